@@ -1,7 +1,7 @@
-"""Derives facts about a role's outputs from its schema: statuses, fields, and requirements that no output can meet.
-Pure.
+"""Derive facts about a role's outputs from its schema: statuses, fields, and requirements that no output can meet. The
+code is pure.
 
-A schema is treated as a set of variants (the branches of its oneOf and anyOf); a variant is a tuple of schemas that all
+A schema is treated as a set of variants, the branches of its oneOf and anyOf. A variant is a tuple of schemas that all
 apply at the same time.
 """
 
@@ -19,33 +19,34 @@ Variant = tuple[JsonObject, ...]
 Path = tuple[str | int, ...]
 
 MOST_VARIANTS = 200
-"""The maximum number of variants to distinguish; a schema with this many is not checked."""
+"""The maximum number of variants that are distinguished. A schema with this many variants is not checked."""
 
 
 class Statuses(NamedTuple):
     key: str | None
-    """The field that carries the status; None if the schema declares none."""
+    """The field that contains the status, or None if the schema declares no such field."""
     known: tuple[str, ...]
-    """Every status that the schema names, in the order written."""
+    """All statuses that the schema names, in the order in which they are written."""
     is_open: bool
     """Whether some variant allows other statuses as well."""
     is_optional: bool
-    """Whether some variant may leave out the status."""
+    """Whether some variant allows an output without a status."""
     not_text: tuple[Any, ...]
-    """Allowed values that can never be a status because they are not text."""
+    """The allowed values that can never be a status, because they are not text."""
 
 
 class Resolved(NamedTuple):
-    """A field of an output: its possible variants, and whether it always has a value."""
+    """A field of an output, with the possible variants of its value. `always` says whether the field always has a
+    value."""
 
     variants: tuple[Variant, ...]
     always: bool
 
 
 def variants_of(schema: JsonObject) -> tuple[Variant, ...]:
-    """The schema's variants; a single one if it has no branches."""
+    """Return the schema's variants; a schema without branches has a single variant."""
     variants: list[Variant] = [(schema,)]
-    if len(schema.get("allOf", ())) > MOST_VARIANTS:  # combining this many parts takes too long
+    if len(schema.get("allOf", ())) > MOST_VARIANTS:  # combining this many parts would take too long
         return tuple(variants * MOST_VARIANTS)
     groups = [[part] for part in schema.get("allOf", ())]
     groups += [schema[keyword] for keyword in ("oneOf", "anyOf") if schema.get(keyword)]
@@ -54,7 +55,7 @@ def variants_of(schema: JsonObject) -> tuple[Variant, ...]:
         part for keyword in ("then", "else") if keyword in schema for part in variants_of(schema[keyword])
     ]
     if conditional:
-        # Either branch may apply, or neither if one is missing.
+        # Either branch can apply, or neither if one of them is missing.
         branches.append(conditional if "then" in schema and "else" in schema else [*conditional, ()])
     for branch in branches:
         variants = [(*one, *other) for one, other in islice(product(variants, branch), MOST_VARIANTS)]
@@ -65,7 +66,7 @@ def variants_of(schema: JsonObject) -> tuple[Variant, ...]:
 
 
 def statuses_of(schema: JsonObject) -> Statuses:
-    """The statuses that outputs of this schema can have."""
+    """Return the statuses that outputs of this schema can have."""
     variants = variants_of(schema)
     key = _status_key(variants)
     if key is None:
@@ -82,7 +83,7 @@ def statuses_of(schema: JsonObject) -> Statuses:
 
 
 def variants_with(schema: JsonObject, status: str | None) -> tuple[Variant, ...]:
-    """The variants that an output with this status can have; all of them for None."""
+    """Return the variants that an output with this status can have, or all variants if `status` is None."""
     variants = variants_of(schema)
     key = _status_key(variants)
     if status is None or key is None:
@@ -101,7 +102,7 @@ def _requires(variant: Variant, name: str) -> bool:
 
 
 def _values_of(variant: Variant, key: str) -> list[Any] | None:
-    """The values that const and enum allow for the field; None if they do not restrict it."""
+    """Return the values that const and enum allow for the field, or None if they do not restrict it."""
     allowed: list[Any] | None = None
     for field in (schema["properties"][key] for schema in variant if key in schema.get("properties", {})):
         choices = [_constants(choice) for choice in variants_of(field)]
@@ -125,15 +126,16 @@ def _constants(choice: Variant) -> list[Any] | None:
 
 
 def names_in(variants: Sequence[Variant]) -> list[str]:
-    """Every declared field, in the order written."""
+    """Return all declared fields, in the order in which they are written."""
     schemas = (schema for variant in variants for schema in variant)
     return list(dict.fromkeys(name for schema in schemas for name in schema.get("properties", ())))
 
 
 def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = False) -> Resolved | None:
-    """The field at a dotted path, or None if no variant has it.
+    """Return the field at a dotted path, or None if no variant has the field.
 
-    At the top level of an output only declared fields are kept; deeper down (`is_nested`) an open object keeps all.
+    At the top level of an output, only declared fields are kept. Deeper down (`is_nested`), an open object keeps all
+    fields.
     """
     found = Resolved(tuple(variants), True)
     for depth, name in enumerate(path):
@@ -149,7 +151,7 @@ def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = 
 
 
 def may_be_list(variants: Sequence[Variant]) -> bool:
-    """Whether a value of these variants can be a list."""
+    """Return whether a value of these variants can be a list."""
     return any(
         all("array" in types for types in _types(variant))
         and any(isinstance(value, list) for value in _constants(variant) or [[]])
@@ -158,7 +160,7 @@ def may_be_list(variants: Sequence[Variant]) -> bool:
 
 
 def items_of(variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """The context inside a template section over this value: the items of a list, else the value itself.
+    """Return the context inside a template section over this value: the items of a list, or otherwise the value itself.
 
     Null has no context, because the section is then left out.
     """
@@ -187,7 +189,7 @@ def _find_in_variant(variant: Variant, name: str, *, is_top: bool) -> Resolved |
 
 
 def _schemas_of(schema: JsonObject, name: str) -> Iterator[JsonObject]:
-    """The schemas of a field; empty if the schema does not declare it."""
+    """Yield the schemas of a field. Yield nothing if the schema does not declare the field."""
     if name in schema.get("properties", {}):
         yield schema["properties"][name]
         return
@@ -224,20 +226,20 @@ class Unmet(NamedTuple):
     """A field that is required but not declared by its variant."""
 
     path: Path
-    """The path of the name in `required`."""
+    """The path of the field's name in `required`."""
     name: str
     known: tuple[str, ...]
     """The fields that are declared."""
     where: str
-    """The outputs for which it is required, if not for all."""
+    """The outputs for which the field is required, or empty if it is required for all."""
     is_top: bool
-    """Whether it is a field of the output itself, where only declared fields are kept."""
+    """Whether the field is a field of the output itself, where only declared fields are kept."""
     is_closed: bool
-    """Whether undeclared fields are forbidden there."""
+    """Whether undeclared fields are forbidden in the object that requires the field."""
 
 
 def unmet(schema: JsonObject) -> Iterator[Unmet]:
-    """Required fields that are declared nowhere, so that no agent knows about them."""
+    """Yield required fields that are declared nowhere, so that no agent knows about them."""
     parts = list(_parts(schema, (), is_value=True))
     places = {id(part.schema): part.path for part in reversed(parts)}
     for part in (part for part in parts if part.is_value):
@@ -260,7 +262,7 @@ def unmet(schema: JsonObject) -> Iterator[Unmet]:
 
 
 def forbidden(schema: JsonObject) -> Iterator[tuple[Path, list[str]]]:
-    """Parts of a schema that forbid fields which another part of the same variant requires."""
+    """Yield the parts of a schema that forbid fields required by another part of the same variant."""
     parts = list(_parts(schema, (), is_value=True))
     places = {id(part.schema): part.path for part in reversed(parts)}
     found: dict[Path, dict[str, None]] = {}
@@ -275,7 +277,7 @@ def forbidden(schema: JsonObject) -> Iterator[tuple[Path, list[str]]]:
 
 
 def contradictions(schema: JsonObject) -> Iterator[tuple[Path, str]]:
-    """Pairs of bounds that no value can meet, each with the path of the upper bound."""
+    """Yield the upper bound of each pair of bounds that no value can meet, as the path of that bound and a message."""
     for part in _parts(schema, (), is_value=True):
         for low, high, may_be_equal in _BOUNDS:
             lowest, highest = part.schema.get(low), part.schema.get(high)
@@ -300,11 +302,11 @@ class _Part(NamedTuple):
     path: Path
     schema: JsonObject
     is_value: bool
-    """Whether it describes a separate value rather than adding to the schema around it."""
+    """Whether the part describes a separate value, rather than adding to the schema around it."""
 
 
 def _parts(schema: JsonObject, path: Path, *, is_value: bool) -> Iterator[_Part]:
-    """A schema and all its parts that an output may have to fit, except those under `not` and `if`."""
+    """Yield a schema and all its parts that an output may have to fit, except those under `not` and `if`."""
     yield _Part(path, schema, is_value)
     for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
         for index, part in enumerate(schema.get(keyword, ())):

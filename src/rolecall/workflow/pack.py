@@ -1,9 +1,9 @@
-"""Workflows from other projects: the lock file, what they may do, and whether somebody has allowed them.
+"""Workflows from other projects: the lock file, what these workflows can do, and whether somebody has allowed them.
 
-The files of a pack are in `.workflows`, like the project's own. `.workflows/lock.yaml` says where each workflow comes
-from and pins it by the digest of its files: its one file, or everything in its folder. Until somebody has looked at
-what these files may do and allowed it, no command starts them, loads them as code or gives them a key. The home
-remembers the digest, so changed files must be allowed again.
+The files of a pack are in `.workflows`, like the project's own workflows. `.workflows/lock.yaml` says where each
+workflow comes from, and pins it by the digest of its files: either its single file, or everything in its folder. Until
+somebody has looked at what these files can do and has allowed it, no command starts them, loads them as code or gives
+them a key. The home folder stores the allowed digest, so changed files must be allowed again.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from rolecall.workflow.places import ENDINGS, LOCK, has_lock, is_index, name_of,
 if TYPE_CHECKING:
     from rolecall.workflow import yaml
 else:
-    yaml = Module("rolecall.workflow.yaml")  # a check of trust needs no parser of workflows
+    yaml = Module("rolecall.workflow.yaml")  # checking trust does not need the parser of workflows
 
 MOST_FILES = 1_000
 MOST_BYTES = 20_000_000
 LARGEST = 1_000_000
-"""How many files a pack may have, and how many bytes in total and in one file."""
+"""The maximum number of files in a pack (`MOST_FILES`), and the maximum number of bytes in all files (`MOST_BYTES`) and
+in a single file (`LARGEST`)."""
 _DEEPEST = 8
 _LONGEST_COMMAND = 2_000
-"""How many characters of a command are shown; read a longer one in its file."""
+"""The maximum number of characters shown of a command; a longer command has to be read in its file."""
 _NAME = r"[a-z][a-z0-9-]{0,79}"
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _RELATIVE_IMPORT = re.compile(rb"^\s*from\s+\.", re.MULTILINE)
@@ -43,43 +44,43 @@ _HEADER = (
 
 
 class Untrusted(UsageError):
-    """Nobody here has allowed this version of a workflow of a pack."""
+    """A workflow of a pack is in a version that nobody here has allowed."""
 
     def __init__(self, message: str, *, path: str) -> None:
         hint = Hint("See what it may do and allow it", "trust_workflow", workflow=name_of(path))
         super().__init__(message, hint=hint)
         self.untrusted = path
-        """The file."""
+        """The main file of the workflow."""
 
 
 # -- the files of a workflow --
 
 
 class Tree(NamedTuple):
-    """The files in a pack's folder of workflows, by path relative to that folder."""
+    """The files in a pack's workflow folder, by their paths relative to that folder."""
 
     files: Mapping[str, bytes]
     refused: Mapping[str, str] = {}
-    """Files that are left out, and why: links, submodules, pipes, files that are too large."""
+    """The files that are left out, with the reasons: links, submodules, pipes, and files that are too large."""
 
 
 class Unit(NamedTuple):
-    """All files of one workflow, by path relative to the folder of workflows."""
+    """All files of one workflow, by their paths relative to the workflow folder."""
 
     name: str
     main: str
-    """`NAME.yaml`, or `NAME/index.yaml` if the workflow is a folder."""
+    """The main file: `NAME.yaml`, or `NAME/index.yaml` if the workflow is a folder."""
     files: Mapping[str, bytes]
     refused: Mapping[str, str] = {}
 
     @property
     def place(self) -> str:
-        """The file or folder with the whole workflow."""
+        """The file or folder that contains the whole workflow."""
         return self.main.partition("/")[0]
 
     @property
     def content(self) -> str:
-        """The digest of its files."""
+        """The digest of the workflow's files."""
         digest = hashlib.sha256()
         for name, data in sorted(self.files.items()):
             digest.update(f"{name}\0{len(data)}\0".encode() + data)
@@ -92,7 +93,7 @@ class Unit(NamedTuple):
         return self.main.endswith(".py")
 
     def require_plain(self) -> Unit:
-        """Return this workflow, or raise an error if it has a file that cannot be taken."""
+        """Return this workflow, or raise `UsageError` if it contains a file that cannot be taken from a pack."""
         for path, why in self.refused.items():
             raise UsageError(f"{path} {why}", hint="A pack has plain files only.")
         if self.main == f"{self.name}.py" and _RELATIVE_IMPORT.search(self.files[self.main]):
@@ -104,7 +105,7 @@ class Unit(NamedTuple):
 
 
 def find_units(tree: Tree) -> dict[str, Unit]:
-    """The workflows in the folder of a pack, by name."""
+    """Return the workflows in a pack's workflow folder, by name."""
     units: dict[str, Unit] = {}
     for main in sorted({*tree.files, *tree.refused}):
         top, slash, below = main.partition("/")
@@ -128,8 +129,8 @@ def find_units(tree: Tree) -> dict[str, Unit]:
 
 
 def read_folder(folder: str, *, only: str = "", is_deep: bool = True) -> Tree:
-    """Read the files of a folder, or of the folder `only` in it, and, if it `is_deep`, of those below. Links are not
-    followed, and files whose names begin with a dot do not count."""
+    """Read the files of a folder or, if `only` is given, of the folder `only` in it. If `is_deep`, read the files of
+    all folders below as well. Links are not followed, and files whose names begin with a dot are ignored."""
     files: dict[str, bytes] = {}
     refused: dict[str, str] = {}
     waiting, left = [only], MOST_BYTES
@@ -156,7 +157,7 @@ def read_folder(folder: str, *, only: str = "", is_deep: bool = True) -> Tree:
 
 
 def is_taken(name: str) -> bool:
-    """Whether a file or folder of this name belongs to a workflow."""
+    """Return whether a file or folder of this name belongs to a workflow."""
     return not name.startswith(".") and name != "__pycache__"
 
 
@@ -172,8 +173,7 @@ def check_size(count: int, left: int) -> None:
 
 
 def read_unit(path: str) -> Unit:
-    """Read all files of a workflow, which is the file or the folder at `path`, or the folder whose index file is
-    there."""
+    """Read all files of a workflow. `path` is the workflow's file, its folder, or the index file of its folder."""
     folder, part = os.path.split(os.path.dirname(path) if is_index(path) else path)
     path = os.path.join(folder, part)
     if os.path.isdir(path):
@@ -189,13 +189,13 @@ def read_unit(path: str) -> Unit:
 
 
 class Pin(NamedTuple):
-    """Where a workflow of a pack comes from, and the digest of its files."""
+    """The place from which a workflow of a pack comes, and the digest of its files."""
 
     source: str
-    """A git URL, or a folder: absolute, or relative to the folder that has `.workflows`."""
+    """A git URL or a folder, either absolute or relative to the folder that contains `.workflows`."""
     content: str
     ref: str | None = None
-    """The branch, tag or commit that was asked for."""
+    """The branch, tag or commit that was requested."""
     commit: str | None = None
 
     @property
@@ -217,8 +217,8 @@ _PINS: form.Record[dict[str, Any]] = form.Section("the lock file", {"workflows":
 
 
 def read_pins(folder: str) -> dict[str, Pin]:
-    """Read the lock file of a folder of workflows: each workflow from another project. Raise an error if it cannot be
-    read, because these workflows are then unknown."""
+    """Read the lock file of a workflow folder, which lists all workflows from other projects. Raise `UsageError` if the
+    file cannot be read, because it is then unknown which workflows these are."""
     path = os.path.join(folder, LOCK)
     if not has_lock(folder):
         return {}
@@ -238,7 +238,7 @@ def write_pins(folder: str, pins: Mapping[str, Pin]) -> None:
 
 
 def _quote(text: str) -> str:
-    """A text of one line in YAML; within single quotes, only a quote is special."""
+    """Quote a text of one line for YAML. Within single quotes, only the single quote is special."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -254,12 +254,13 @@ class Pinned(NamedTuple):
 
     @property
     def main(self) -> str:
-        """The path of its main file."""
+        """The path of the workflow's main file."""
         return os.path.join(self.folder, self.unit.main)
 
 
 def find_pinned(path: str) -> Pinned | None:
-    """The workflow of a pack that a file belongs to: every file of its folder does, not only the main one."""
+    """Return the workflow of a pack to which a file belongs, or None. All files in the folder of a workflow belong to
+    it, not only its main file."""
     for folder, part in places_around(path) if os.path.exists(path) else ():
         name = part.casefold()  # as in `has_lock`
         name = name.rpartition(".")[0] if name.endswith(ENDINGS) else name
@@ -269,7 +270,7 @@ def find_pinned(path: str) -> Pinned | None:
 
 
 def refuse_untrusted(path: str) -> None:
-    """Raise `Untrusted` if the file belongs to a pinned workflow whose present form nobody here has allowed."""
+    """Raise `Untrusted` if the file belongs to a pinned workflow whose current content nobody here has allowed."""
     found = find_pinned(path)
     if found is None or os.path.exists(_trust_file(found.unit.content)):
         return
@@ -297,13 +298,13 @@ def _trust_file(content: str) -> str:
 
 
 class Power(NamedTuple):
-    """What one role may do, as far as the definition says."""
+    """What one role can do, as far as the definition shows."""
 
     role: str
     agent: str | None
-    """As the workflow names it; None: the configured agent."""
+    """The agent as the workflow names it, or None for the configured agent."""
     command: str | None = None
-    """A command that runs without asking any agent."""
+    """A command that runs without asking an agent."""
     is_program: bool = False
     """Whether the workflow chooses the agent's program or its arguments, so that no restriction can be relied on."""
     changes_files: bool = True
@@ -311,11 +312,11 @@ class Power(NamedTuple):
     starts_threads: bool = False
     restrictions: tuple[str, ...] = ()
     endpoint: str | None = None
-    """The model that reads its answers, by its address, provider or name, if the workflow says anything about it."""
+    """The address, provider or name of the model that reads the role's answers, if the workflow mentions one."""
     key: str | None = None
-    """The variable whose value is sent there."""
+    """The environment variable whose value is sent to that model."""
     sandbox: Sandbox | None = None
-    """What its processes may reach, if the workflow says."""
+    """What the role's processes can reach, if the workflow defines it."""
 
     @property
     def has_processes(self) -> bool:
@@ -323,7 +324,7 @@ class Power(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it is, in one line."""
+        """A one-line description of what the role can do."""
         kind, _, name = (self.agent or "").partition(":")
         if self.command is not None or self.is_program:
             what, text = "program of its choice", self.agent or ""
@@ -351,36 +352,37 @@ class Power(NamedTuple):
 
 
 class Powers(NamedTuple):
-    """What a workflow file may do, as far as its definition says."""
+    """What a workflow file can do, as far as its definition shows."""
 
     name: str
     path: str
     content: str = ""
     """The digest of all files of the workflow, if it comes from a pack."""
     pin: Pin | None = None
-    """Where it comes from, if it comes from a pack."""
+    """The place from which the workflow comes, if it comes from a pack."""
     roles: tuple[Power, ...] = ()
     folders: tuple[str, ...] = ()
-    """Work folders that its edges name, as templates; otherwise it works in the thread's."""
+    """The work folders that the workflow's edges name, as templates. If empty, the workflow works in the thread's
+    folder."""
     limits: Mapping[str, float] = {}
     python: Mapping[str, int] = {}
-    """The number of lines of each Python file of a workflow of a pack, whose effects are unknown."""
+    """The number of lines of each Python file in a workflow of a pack. The effects of these files are unknown."""
     others: tuple[str, ...] = ()
-    """Its further files, except other workflows in YAML, which are described by themselves."""
+    """The further files of the workflow, except other YAML workflows, which have descriptions of their own."""
 
     @property
     def nested(self) -> list[str]:
-        """The names of the workflows that play its roles."""
+        """The names of the workflows that play roles of this workflow."""
         agents = (power.agent or "" for power in self.roles)
         return [agent.partition(":")[2].strip() for agent in agents if agent.startswith("workflow:")]
 
     @property
     def is_changed(self) -> bool:
-        """Whether its files have changed since they were taken from the pack."""
+        """Whether the workflow's files have changed since they were taken from the pack."""
         return self.pin is not None and self.pin.content != self.content
 
     def explain(self) -> list[tuple[str, str]]:
-        """Everything that it may do, as lines with a heading each, for the person who decides."""
+        """Return everything that the workflow can do, as lines with one heading each, for the person who decides."""
         rows = [(power.role, power.words) for power in self.roles]
         if self.python:
             count = sum(self.python.values())
@@ -406,13 +408,13 @@ class Powers(NamedTuple):
 
 
 def _one_line(text: str) -> str:
-    """A text of a pack on one line, because further lines could look like entries of the list."""
+    """Put a text of a pack on one line, because further lines could look like entries of the list."""
     return " ".join(text.replace("\n", "\\n").replace("\r", "\\r").split())
 
 
 def describe(path: str) -> list[Powers]:
-    """What the workflow in a file may do, and, if it comes from a pack, what the other files of that workflow may do,
-    because a role can be played by any of them. No code is run."""
+    """Return what the workflow in a file can do. If the file comes from a pack, also return what the other files of
+    that workflow can do, because any of them can play a role. No code is run."""
     found = find_pinned(path)
     if found is None:
         return [_describe_file(Powers(name_of(path), path))]
@@ -424,7 +426,7 @@ def describe(path: str) -> list[Powers]:
         file = Powers(name, os.path.join(found.folder, name), unit.content, found.pin)
         try:
             inner.append(_describe_file(file))
-        except RolecallError:  # not a workflow, so it cannot play a role
+        except RolecallError:  # the file is not a workflow, so it cannot play a role
             others.append(name)
     return [main._replace(others=tuple(others)), *inner]
 
@@ -443,13 +445,13 @@ def _describe_file(known: Powers) -> Powers:
 
 
 def describe_roles(workflow: StoredWorkflow) -> Iterator[Power]:
-    """What each role of a workflow may do; a role with several agents has several entries."""
+    """Yield what each role of a workflow can do. A role with several agents has several entries."""
     for name, role in workflow.roles.items():
         group, denied = role.group, set(capabilities.denied_classes(role.capabilities))
         if group and group.check:
             yield Power(f"{name}, after each merge", None, " ".join(group.check))
         if group and group.roles:
-            continue  # a team: its members are roles of their own
+            continue  # a team, whose members are roles of their own
         agents = group.agents if group and group.agents else (role.agent,)
         for agent in (*agents, role.stand_in) if role.stand_in else agents:
             kind, _, argument = (agent or "").partition(":")
@@ -471,7 +473,7 @@ def describe_roles(workflow: StoredWorkflow) -> Iterator[Power]:
 
 
 def _chooses_program(argument: str) -> bool:
-    """Whether the options of an agent's spec name its program, or arguments that can undo what restricts it."""
+    """Return whether the options in an agent's spec name its program, or arguments that can undo its restrictions."""
     try:
         options = {word.partition("=")[0] for word in shlex.split(argument) if "=" in word}
     except ValueError:  # no agent has such a spec
@@ -480,7 +482,8 @@ def _chooses_program(argument: str) -> bool:
 
 
 def _find_endpoint(extract: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Where a role has its answers read, in words, and the variable with the key that is sent there."""
+    """Return the model that reads a role's answers, in words, and the environment variable with the key that is sent to
+    it."""
     places = {
         "baseUrl": "{}",
         "provider": "the provider {}",

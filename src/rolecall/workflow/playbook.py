@@ -1,4 +1,4 @@
-"""A workflow that is ready to run: the stored value and, for one written in Python, its functions."""
+"""A workflow that is ready to run: the stored value and, for a workflow written in Python, its functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Message:
     def output(self) -> JsonObject:
         return self._output() if callable(self._output) else self._output
 
-    # Older names for the same fields.
+    # Older names for the fields above.
     @property
     def content(self) -> str:
         return self.body
@@ -47,18 +47,18 @@ class ThreadContext(NamedTuple):
 
     thread: str
     start: str
-    """The prompt the thread was started with."""
+    """The prompt with which the thread was started."""
     steps: Sequence[Message]
-    """Every step so far, oldest first."""
+    """All steps so far, oldest first."""
     workdir: str
     error: ExtractError | None = None
-    """Set for a moderator if the last answer could not be parsed."""
+    """The error that a moderator gets if the last answer could not be parsed."""
     item: Any = None
-    """The item of a member of a group with `each`."""
+    """The item of a member, if its group uses `each`."""
     number: int | None = None
-    """The number of a member in its group, from 1; None outside groups."""
+    """The number of a member in its group, counted from 1; None outside groups."""
     count: int | None = None  # type: ignore[assignment]  # nobody counts in it as in a tuple
-    """How many members the group has."""
+    """The number of members in the group."""
 
 
 class RoleResult:
@@ -77,7 +77,8 @@ class RoleResult:
 
     @classmethod
     def of(cls, result: Any) -> RoleResult:
-        """Convert what a role function returned, a result or a mapping. Raise `UsageError` for anything else."""
+        """Convert the return value of a role function, which is a `RoleResult` or a mapping. Raise `UsageError` for any
+        other value."""
         if isinstance(result, Mapping):
             words = ("body", "output", "content", "meta")
             result = cls(**{word: result[word] for word in words if word in result})
@@ -106,14 +107,14 @@ class Playbook(NamedTuple):
     agents: Mapping[str, AgentFunction] = {}
     """Agents that roles refer to as objects rather than by name."""
     bound: Mapping[str, JsonObject] = {}
-    """The agents bound to the roles of a thread, as returned by `workspace.binder`."""
+    """The agents bound to the roles of a thread, as returned by `casting.binder`."""
     schema_ids: Mapping[str, str] = {}
     """The node of each role's schema."""
 
 
 def players(book: Playbook) -> Iterator[tuple[str, Playbook]]:
-    """Each role that an agent plays, with a playbook in which the role names that agent: a team leaves its roles to
-    their own agents, and each agent of a list plays the role."""
+    """Yield each role that an agent plays, with a playbook in which the role names that agent. A team is left out,
+    because its roles name their own agents. A role with a list of agents is yielded once for each agent."""
     workflow = book.workflow
     for name, role in workflow.roles.items():
         if role.group is None or not (role.group.agents or role.group.roles):
@@ -129,7 +130,7 @@ class FileGone(NotFound):
 
 
 class FileChanged(UsageError):
-    """A workflow has changed since its thread started; `place` is the file or the module."""
+    """A workflow has changed since its thread started. `place` is the file or the module."""
 
     def __init__(self, message: str, *, place: str, hint: str) -> None:
         super().__init__(message, hint=hint)

@@ -1,9 +1,9 @@
-"""Workflows written in Python: Workflow and Role, compiled to a playbook for the engine.
+"""Workflows written in Python: `Workflow` and `Role`, compiled to a playbook for the engine.
 
-A workflow file has a module-level `workflow`. Its definition (roles, texts, schemas, limits) is stored like that of a
-YAML file and checked by the same rules; its functions stay in the file, which every process that takes a step loads
-again. If the file's definition has changed since the thread started, the thread is refused rather than continued with
-different rules.
+A workflow file has a module-level variable `workflow`. Its definition (roles, texts, schemas, limits) is stored like
+that of a YAML file and checked by the same rules. Its functions stay in the file, which every process that takes a step
+loads again. If the file's definition has changed since the thread started, the thread is refused rather than continued
+with different rules.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from rolecall.workflow.playbook import (
 M = TypeVar("M")
 T = TypeVar("T")
 DEFAULT_NAME = "workflow"
-"""The name of the module-level variable that holds a file's workflow."""
+"""The name of the module-level variable that contains a file's workflow."""
 _PLAIN_KEYS = ("graph", "conditions", "limits", "workdir", "on_crash", "reuse", "sandbox")
 _FILE_HINT = f"A workflow file ends with `{DEFAULT_NAME} = Workflow(…)`."
 
@@ -103,10 +103,10 @@ class MemberResult(Generic[M]):
 
     number: int
     status: str
-    """done, failed, stopped or set_aside."""
+    """One of `done`, `failed`, `stopped` and `set_aside`."""
     output: M | None
     id: str
-    """Its thread."""
+    """The id of the member's thread."""
     item: Any = None
     role: str | None = None
     reason: str = ""
@@ -116,12 +116,12 @@ class MemberResult(Generic[M]):
 
 @dataclass(frozen=True)
 class Joined(Generic[M]):
-    """The output of a group, which `Role.read` returns."""
+    """The output of a group, as returned by `Role.read`."""
 
     status: str
-    """done, partly or failed."""
+    """One of `done`, `partly` and `failed`."""
     members: tuple[MemberResult[M], ...]
-    """In the order of the list."""
+    """The members, in the order of the list."""
 
     @property
     def outputs(self) -> list[M]:
@@ -181,7 +181,8 @@ class Role(Generic[M]):
 
     @staticmethod
     def function(call: Any, schema: Any = None, *, meta: Any = None, **options: Any) -> Role[Any]:
-        """A role played by an async function of the ThreadContext that returns `body` and `output`."""
+        """Create a role that is played by an async function of the `ThreadContext`. The function returns `body` and
+        `output`."""
         given = meta if schema is None else schema
         role: Role[Any] = Role(None, "", {} if given is None else given, **options)
         role.call = call
@@ -190,13 +191,13 @@ class Role(Generic[M]):
 
     @staticmethod
     def each(items: str, role: Role[T], **options: Unpack[GroupOptions]) -> Role[Joined[T]]:
-        """Let a role be played for each item of a list: JSONata over {start, steps}, as in
-        `Role.each("steps[-1].output.files", Role(None, "Review {{item}}.", Review))`."""
+        """Let members play a role for the items of a list, one member for each item. `items` is a JSONata expression,
+        as in `Role.each("steps[-1].output.files", Role(None, "Review {{item}}.", Review))`."""
         return _make_group(role, {"each": items, **options}, _caller())
 
     @staticmethod
     def times(number: int, role: Role[T], **options: Unpack[GroupOptions]) -> Role[Joined[T]]:
-        """Let a role be played several times, with the same task."""
+        """Let several members play a role, all with the same task."""
         return _make_group(role, {"times": number, **options}, _caller())
 
     @staticmethod
@@ -205,7 +206,7 @@ class Role(Generic[M]):
         return _make_group(Role(None, "", {}), {"roles": list(roles), **options}, _caller())
 
     def read(self, message: Message) -> M:
-        """The typed output of a step of this role; a group's is `Joined`."""
+        """Return the typed output of a step of this role. The output of a group is a `Joined`."""
         if self.group is None:
             return cast(M, self._read_output(message.output))
         members = []
@@ -229,8 +230,8 @@ AnyRole = Union["Role[Any]", RoleFunction]
 
 @dataclass(eq=False)
 class Workflow:
-    """Roles, and what decides which comes next: a `moderator` (a pure function of the ThreadContext that returns a
-    role's name or END) or a `graph` in any of the forms that YAML allows."""
+    """Roles, and what decides which role comes next. This is either a `moderator`, which is a pure function of the
+    `ThreadContext` that returns a role's name or END, or a `graph` in any form that YAML allows."""
 
     name: str
     roles: Mapping[str, AnyRole]
@@ -251,7 +252,7 @@ class Workflow:
         self._globals = sys._getframe(2).f_globals
 
     def address(self) -> str:
-        """The address from which another process can load it: `FILE:VARIABLE`."""
+        """Return the address from which another process can load the workflow, in the form `FILE:VARIABLE`."""
         file = self._globals.get("__file__")
         names = [name for name, value in self._globals.items() if value is self]
         if not isinstance(file, str) or not names:
@@ -263,7 +264,7 @@ class Workflow:
 
 
 def _caller(depth: int = 2) -> Position:
-    """The place from which the calling function was called, or a function further out."""
+    """Return the place from which the calling function, or a function further out, was called."""
     frame = sys._getframe(depth)
     return Position(frame.f_code.co_filename, frame.f_lineno, 1)
 
@@ -272,11 +273,11 @@ def _caller(depth: int = 2) -> Position:
 
 
 def compile(workflow: Workflow, *, name: str | None = None, python: str | None = None) -> Playbook:
-    """Compile a workflow to a playbook. Raise `UsageError` with every problem in its definition.
+    """Compile a workflow to a playbook. Raise `UsageError` with all problems in its definition.
 
     Args:
-        name: the name it must have, if its file determines that.
-        python: the address from which it is loaded again; by default the variable that holds it.
+        name: the name that the workflow must have, if its file determines the name.
+        python: the address from which the workflow is loaded again; if None, the variable that contains it.
     """
     playbook, problems = check(workflow, name=name, python=python)
     if playbook is not None:
@@ -287,7 +288,7 @@ def compile(workflow: Workflow, *, name: str | None = None, python: str | None =
 def check(
     workflow: Workflow, *, name: str | None, python: str | None
 ) -> tuple[Playbook | None, list[Problem]]:
-    """Return the playbook (None if there is an error) and every error and warning with its position."""
+    """Return the playbook, or None if there is an error, and all errors and warnings with their positions."""
     reader = _Reader(workflow)
     value = reader.read()
     judged = yaml.judge(
@@ -437,7 +438,7 @@ class _Reader:
         return {}
 
     def _plain(self, value: Any, what: str, role: str | None = None) -> Any:
-        """The value as the store will return it: tuples become lists, and nothing is shared with the caller."""
+        """Return the value as the store will return it: tuples become lists, and nothing is shared with the caller."""
         if isinstance(value, Limits):
             value = {key: limit for key, limit in value._asdict().items() if limit is not None}
         elif isinstance(value, Sandbox):
@@ -473,7 +474,7 @@ def _kind(value: Any) -> str:
 
 
 class _Unloadable(UsageError):
-    """The user's code raised an exception; the message names it and the line of the file that caused it."""
+    """The user's code raised an exception. The message names the exception and the line of the file that caused it."""
 
     def __init__(self, place: str, error: BaseException) -> None:
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == place]
@@ -492,21 +493,21 @@ class _Unloadable(UsageError):
 class _Found(NamedTuple):
     workflow: Workflow
     place: str
-    """The file, or the module."""
+    """The file or the module."""
     name: str | None
-    """The name it must have, if its file determines that."""
+    """The name that the workflow must have, if its file determines the name."""
     python: str
-    """The address from which it is loaded again."""
+    """The address from which the workflow is loaded again."""
 
 
 def load_python(
     where: str, *, expected: StoredWorkflow | None = None, schema_ids: Mapping[str, str] | None = None
 ) -> Playbook:
-    """Load the playbook of a file, `FILE:VARIABLE` or `MODULE:VARIABLE`.
+    """Load the playbook of a file, of `FILE:VARIABLE` or of `MODULE:VARIABLE`.
 
     Args:
         expected: the stored definition; a file with a different definition is refused.
-        schema_ids: the nodes of its roles' schemas.
+        schema_ids: the nodes of the roles' schemas.
     """
     found = _find(where)
     playbook = compile(found.workflow, name=found.name, python=found.python)
@@ -526,8 +527,8 @@ def load_python(
 
 
 def check_python(path: str, *, has_any_name: bool = False) -> tuple[Playbook | None, list[Problem]]:
-    """Return the playbook of a file (None if there is an error) and every error and warning. With `has_any_name`, its
-    name need not be that of the file."""
+    """Return the playbook of a file, or None if there is an error, and all errors and warnings. With `has_any_name`,
+    the name of the workflow can differ from that of the file."""
     try:
         found = _find(path)
     except _Unloadable as error:
@@ -565,7 +566,8 @@ def _find(where: str) -> _Found:
 
 
 def _run_file(path: str) -> ModuleType:
-    """Run a file as a separate module that can import from its folder (`from .roles import writer`)."""
+    """Run a file as a separate module of a package for its folder, so that `from .roles import writer` finds the files
+    next to it."""
     path = os.path.realpath(path)
     if not os.path.isfile(path):
         raise FileGone(
@@ -584,7 +586,7 @@ def _run_file(path: str) -> ModuleType:
     sys.modules[name] = module
 
     def run() -> ModuleType:
-        # The loader's own cache would compare times only to the second, and leave a file behind.
+        # The loader's own cache would compare times only to the second, and would leave a file behind.
         exec(loader.source_to_code(loader.get_data(path), path), module.__dict__)  # noqa: S102
         return module
 

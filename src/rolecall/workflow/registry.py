@@ -1,7 +1,8 @@
 """Workflows in the store: storing them, finding them by name, path or id, and loading them.
 
-A workflow is a node; the ref `workflow/<name>` points at its current version and has the older ones in its history. A
-name is looked up as an id, as a path, in the project's folders, in the registry, then in the gallery.
+A workflow is a node. The ref `workflow/<name>` points to the current version of the workflow, and the history of the
+ref contains the older versions. A name is looked up first as an id, then as a path, in the project's folders, in the
+registry and in the gallery.
 """
 
 from __future__ import annotations
@@ -50,24 +51,24 @@ class WorkflowEntry(NamedTuple):
 
 
 class Version(NamedTuple):
-    """One entry of a name's history."""
+    """One entry in the history of a name."""
 
     node: str
     at: int
-    """When it became the current version, in milliseconds."""
+    """When this version became the current version, in milliseconds."""
     version: str
     is_current: bool
 
 
 class Checked(NamedTuple):
-    """The playbook of a file, and its errors and warnings; the playbook is None if there is an error."""
+    """The playbook of a file, and the file's errors and warnings. The playbook is None if there is an error."""
 
     playbook: Playbook | None
     problems: tuple[Problem, ...]
     marks: Marks | None = None
     """The positions of all parts in a YAML file."""
     agents: tuple[Problem, ...] | None = None
-    """Roles that no agent here can play; None if that was not looked at."""
+    """The roles that no agent here can play, or None if this was not checked."""
 
 
 def ref_name(name: str) -> str:
@@ -78,15 +79,15 @@ def ref_name(name: str) -> str:
 
 
 def add_workflow(draft: Draft, playbook: Playbook) -> str:
-    """Add a workflow and its roles' schemas to a draft, and return its id."""
+    """Add a workflow and the schemas of its roles to a draft, and return the workflow's id."""
     ids = {name: draft.put_schema(dict(role.schema)) for name, role in playbook.workflow.roles.items()}
     payload = to_payload(playbook.workflow, ids)
     return draft.put_as(type_of(payload), payload)
 
 
 def keep(store: Store, playbook: Playbook) -> str:
-    """Store a workflow without its name and return its id. One of the gallery is kept so: its name stands for the file
-    of the installed version."""
+    """Store a workflow without its name, and return its id. A workflow of the gallery is stored in this way, because
+    its name means the file of the installed version."""
     draft = store.draft()
     node = add_workflow(draft, playbook)
     draft.commit()
@@ -94,7 +95,8 @@ def keep(store: Store, playbook: Playbook) -> str:
 
 
 def register(store: Store, playbook: Playbook) -> str:
-    """Store a workflow as the current version of its name and return its id. Retry if another put interferes."""
+    """Store a workflow as the current version of its name, and return its id. Retry if another process stores a version
+    at the same time."""
     name = ref_name(playbook.workflow.name)
     for attempt in range(_ATTEMPTS):
         draft = store.draft()
@@ -112,7 +114,7 @@ def register(store: Store, playbook: Playbook) -> str:
 
 
 def stored_form(playbook: Playbook) -> Node:
-    """The node that a workflow would be stored as, without storing it."""
+    """Return the node that a workflow would be stored as, without storing it."""
     roles = playbook.workflow.roles
     ids = {name: node_id(META, canonical.encode(dict(role.schema))) for name, role in roles.items()}
     payload = to_payload(playbook.workflow, ids)
@@ -124,8 +126,8 @@ def stored_form(playbook: Playbook) -> Node:
 
 
 def find(store: Store | None, text: str, *, folder: str) -> Found:
-    """Find the workflow that `text` names, or raise `NotFound`. Without a store, only files are found, those of the
-    gallery included."""
+    """Find the workflow that `text` names, or raise `NotFound`. Without a store, only files are found, including those
+    of the gallery."""
     if not text:
         raise UsageError("a workflow needs a name, a path or an id")
     if store is not None and is_node_id(text) and store.has(text):
@@ -141,7 +143,7 @@ def find(store: Store | None, text: str, *, folder: str) -> Found:
     if bundled := gallery.path_of(text):
         return Found(None, bundled)
     if store is not None and text == text.upper() and not is_node_id(text):
-        # The beginning of an id: ids are in upper case, names are in lower case.
+        # The text may be the beginning of an id: ids are in upper case, and names are in lower case.
         try:
             return Found(store.resolve(text), None)
         except NotFound:
@@ -166,7 +168,7 @@ def is_path(text: str) -> bool:
 
 
 def find_file(path: str, *, folder: str) -> str:
-    """Find the workflow file at a path, or the index file of a folder."""
+    """Find the workflow file at a path, or the index file of the folder at that path."""
     path = os.path.abspath(os.path.join(folder, os.path.expanduser(path)))
     for candidate in (path, *(os.path.join(path, "index" + ending) for ending in ENDINGS)):
         if os.path.isfile(candidate):
@@ -178,14 +180,15 @@ def find_file(path: str, *, folder: str) -> str:
 
 
 def project_files(folder: str) -> Iterator[str]:
-    """Workflow files of the project: nearest folder first, up to the repository's root. Outside a repository only the
-    folder itself is searched, because the folders above it do not belong to the project."""
+    """Yield the workflow files of the project, those in the nearest folder first, up to the root of the repository.
+    Outside a repository, only the folder itself is searched, because the folders above it do not belong to the
+    project."""
     folder = os.path.abspath(folder)
     root = root_around(folder) or folder
     while True:
         for parent in FOLDERS:
             place = os.path.join(folder, parent)
-            # Names that begin with . or _ are not workflows: __init__.py, temporary files of editors.
+            # Names that begin with `.` or `_`, such as `__init__.py` and temporary files of editors, are not workflows.
             names = os.listdir(place) if os.path.isdir(place) else []
             names = sorted(name for name in names if not name.startswith((".", "_")))
             if parent == PACKS and LOCK in names:
@@ -200,7 +203,7 @@ def project_files(folder: str) -> Iterator[str]:
 
 
 def files_by_name(folder: str) -> dict[str, str]:
-    """The workflow file of each name in the project; a nearer one hides one farther away."""
+    """Return the workflow file for each name in the project. A file nearer to `folder` hides a file farther away."""
     paths: dict[str, str] = {}
     for path in project_files(folder):
         paths.setdefault(name_of(path), path)
@@ -208,7 +211,7 @@ def files_by_name(folder: str) -> dict[str, str]:
 
 
 def list_entries(store: Store | None, *, folder: str) -> list[WorkflowEntry]:
-    """Every workflow that can be started here, the project's own first."""
+    """Return all workflows of the project and of the registry that can be started here, the project's own first."""
     entries = {name: WorkflowEntry(name, None, path, "local") for name, path in files_by_name(folder).items()}
     for ref in store.refs("workflow/") if store else ():
         name = ref.name.partition("/")[2]
@@ -217,13 +220,13 @@ def list_entries(store: Store | None, *, folder: str) -> list[WorkflowEntry]:
 
 
 def gallery_entries(hidden: Collection[str] = ()) -> list[WorkflowEntry]:
-    """The workflows that come with Rolecall, except those whose names are taken."""
+    """Return the workflows that come with Rolecall, except those whose names are taken."""
     names = (name for name in gallery.names() if name not in hidden)
     return [WorkflowEntry(name, None, gallery.path_of(name), "gallery") for name in names]
 
 
 def history(store: Store, name: str) -> list[Version]:
-    """The versions of a name, newest first."""
+    """Return the versions of a name, newest first."""
     moves = store.history(ref_name(name)) if _is_name(name) else []
     versions = [
         Version(
@@ -242,11 +245,11 @@ def _is_name(text: str) -> bool:
 
 
 def check_file(path: str, *, has_any_name: bool = False) -> Checked:
-    """Load a workflow file and return it with every error and warning. With `has_any_name`, its name need not be that
-    of the file."""
+    """Load a workflow file and return it with all errors and warnings. With `has_any_name`, the name of the workflow
+    can differ from that of the file."""
     if path.endswith(".py"):
         try:
-            check_trust(path)  # loading it runs its code
+            check_trust(path)  # loading the file runs its code
         except UsageError as error:
             return Checked(None, (Problem("error", error.message, path, 1, 1, error.hint),))
         playbook, problems = python.check_python(path, has_any_name=has_any_name)
@@ -260,9 +263,9 @@ def check_file(path: str, *, has_any_name: bool = False) -> Checked:
 def load_file(
     path: str, *, warn: Callable[[Problem], object] = lambda _: None, has_any_name: bool = False
 ) -> Playbook:
-    """Load a workflow file to start threads of it. Raise one error with all its problems, or `Untrusted` if it comes
-    from a pack and nobody has allowed it; pass its warnings to `warn`. With `has_any_name`, its name need not be that
-    of the file."""
+    """Load a workflow file to start threads of it. Raise a single error with all problems, or `Untrusted` if the file
+    comes from a pack and nobody has allowed it. Pass warnings to `warn`. With `has_any_name`, the name of the workflow
+    can differ from that of the file."""
     check_trust(path)
     return read_file(path, warn=warn, has_any_name=has_any_name)
 
@@ -270,7 +273,8 @@ def load_file(
 def read_file(
     path: str, *, warn: Callable[[Problem], object] = lambda _: None, has_any_name: bool = False
 ) -> Playbook:
-    """Read a workflow file to look at it; otherwise like `load_file`."""
+    """Read a workflow file like `load_file`, but only to look at it. A pack need not be allowed for this, unless the
+    file is written in Python."""
     if path.endswith(".py"):
         check_trust(path)
     checked = check_file(path, has_any_name=has_any_name)
@@ -288,12 +292,13 @@ def check_trust(path: str) -> None:
 
 
 def is_own(path: str) -> bool:
-    """Whether a workflow file is the project's own, neither of the gallery nor of a pack."""
+    """Return whether a workflow file is the project's own, and comes neither from the gallery nor from a pack."""
     return not gallery.has_file(path) and pack.find_pinned(path) is None
 
 
 def workflow_node(store: Store, node: str) -> Node:
-    """The node of a stored workflow, ours or the predecessor's. Raise `UsageError` if it is something else."""
+    """Return the node of a stored workflow, in Rolecall's form or the predecessor's. Raise `UsageError` if the node is
+    something else."""
     found = store.get(node)
     if isinstance(found.payload, dict) and {"name", "roles", "graph"} <= set(found.payload):
         return found
@@ -303,18 +308,19 @@ def workflow_node(store: Store, node: str) -> Node:
 
 
 _live: dict[str, Playbook] = {}
-"""Playbooks of the workflow objects in this process, by the ids of their nodes."""
+"""The playbooks of workflow objects in this process, by the ids of their nodes."""
 
 
 def remember(node: str, playbook: Playbook) -> str:
-    """Use an object of this process, which need not be in a file, for a stored workflow, and return its id."""
+    """Use a workflow object of this process, which need not be in a file, for a stored workflow. Return the workflow's
+    id."""
     if playbook.workflow.python is not None:
         _live[node] = playbook
     return node
 
 
 def load_node(store: Store, node: str) -> Playbook:
-    """Load a stored workflow as a playbook; one written in Python is loaded from its file again."""
+    """Load a stored workflow as a playbook. A workflow written in Python is loaded from its file again."""
     if node in _live:
         return _live[node]
     workflow, ids = read_node(store, node)
@@ -325,7 +331,7 @@ def load_node(store: Store, node: str) -> Playbook:
 
 
 def python_files(store: Store) -> set[str]:
-    """The files of every stored workflow that is written in Python."""
+    """Return the addresses of all stored workflows that are written in Python."""
     types = [node_id(META, canonical.encode(schema)) for schema in SCHEMAS]
     payloads = (store.get(node).payload for type_id in types for node in store.of_type(type_id))
     return {payload["python"] for payload in payloads if "python" in payload}

@@ -1,11 +1,11 @@
-"""Parses an agent's answer, frontmatter and Markdown, into a validated output or a reason.
+"""Parse an agent's answer, which consists of frontmatter and Markdown, into a validated output or a reason.
 
-Pure. It never asks a model and never raises, however broken the answer: if it cannot be parsed, the result is a
-`ReplyProblem`, which `prompt.correction` turns into a message to the agent.
+The code is pure. It never asks a model and never raises an error, however broken the answer is. If the answer cannot be
+parsed, the result is a `ReplyProblem`, which `prompt.correction` turns into a message to the agent.
 
-The answer is the first block, after at most a short preamble, that names a field of the schema; a later block that
-would be a valid but different answer makes the text ambiguous. A block is the text between two `---` lines or inside a
-code fence.
+The answer is the first block, after at most a short preamble, that names a field of the schema. If a later block would
+be a valid but different answer, the text is ambiguous. A block is the text between two `---` lines or inside a code
+fence.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from rolecall.store.schema import Type, pattern_test
 from rolecall.workflow.model import STANDARD_FIELDS, STATUS_KEYS, SUSPEND
 
 MAX_FRONTMATTER = 256 * 1024
-"""The maximum size of frontmatter; longer texts belong below it."""
+"""The maximum size of frontmatter, in bytes. Longer texts belong below the frontmatter."""
 PREAMBLE_LINES = 20
 PREAMBLE_CHARACTERS = 2000
 MAX_BLOCKS = 64
-"""How many blocks are compared before a text counts as ambiguous."""
+"""The maximum number of later blocks that are compared; with more, a text counts as ambiguous."""
 MAX_LINES = 100_000
-"""The maximum number of lines; very many short lines would take many times their size in memory."""
+"""The maximum number of lines. Very many short lines would take many times their size in memory."""
 
 
 class ParsedReply(NamedTuple):
     """The output and the body of an answer."""
 
     output: JsonObject
-    """Fits the schema and has a canonical form."""
+    """The output, which fits the schema and has a canonical form."""
     body: str = ""
     """The text below the frontmatter, preceded by fields that are not part of the output."""
     repairs: tuple[str, ...] = ()
-    """Corrections that were made while reading."""
+    """Descriptions of the corrections that were made during parsing."""
 
 
 class Suspension(NamedTuple):
-    """The agent cannot continue without a person."""
+    """The answer of an agent that cannot continue without a person."""
 
     reason: str
     body: str = ""
 
 
 class ReplyProblem(NamedTuple):
-    """Why an answer has no usable output."""
+    """The reason why an answer has no usable output."""
 
     reason: str
     misfits: tuple[str, ...] = ()
-    """Every mismatch between the output and the schema, with its path."""
+    """All mismatches between the output and the schema, each with its path."""
 
 
 def parse(text: str, schema: JsonObject) -> ParsedReply | Suspension | ReplyProblem:
-    """Parse an answer. If the schema names no field, frontmatter is not needed and the whole text is the body."""
+    """Parse an answer. If the schema names no field, frontmatter is not needed, and the whole text is the body."""
     shape = Shape(schema)
     if text.count("\n") > MAX_LINES and shape.declared:
         return ReplyProblem(f"the answer has more than {MAX_LINES:,} lines")
@@ -80,16 +80,16 @@ def parse(text: str, schema: JsonObject) -> ParsedReply | Suspension | ReplyProb
 
 
 def fit(given: JsonObject, schema: JsonObject) -> ParsedReply | Suspension | ReplyProblem:
-    """Like `parse`, for fields that are already values, such as a model's JSON."""
+    """Check fields that are already values, such as a model's JSON, as `parse` checks frontmatter."""
     result = _fit(given, Shape(schema))
     return _suspend(result.reason, result.body) if isinstance(result, Suspension) else result
 
 
 def from_words(text: str, schema: JsonObject) -> ParsedReply | ReplyProblem:
-    """Make an output from a person's words. The words fit if the schema has one place for them: its only free text, or
-    the body if nothing else is needed. If there are several statuses, the words must begin with one, alone on the first
-    line or before a colon, because decisions are not guessed. An answer as `parse` reads it, or a JSON object, fits any
-    schema."""
+    """Make an output from a person's words. The words fit if the schema has exactly one place for them: its only free
+    text, or the body if nothing else is needed. If there are several statuses, the words must begin with a status,
+    alone on the first line or before a colon, because decisions are not guessed. With any schema, a text that `parse`
+    can read and a JSON object are accepted as well."""
     given = parse(text, schema)
     if text.lstrip().startswith("{") and not isinstance(given, ParsedReply):
         with suppress(ValueError, RecursionError):
@@ -168,7 +168,7 @@ class Shape:
         return self.names(name) or name in STATUS_KEYS or name in STANDARD_FIELDS
 
     def is_mentioned_in(self, text: str) -> bool:
-        """Whether a field name occurs where a YAML key can be; much cheaper than parsing the YAML."""
+        """Return whether a field name occurs where a YAML key can be. This is much cheaper than parsing the YAML."""
         return self._mention.search(text, 0, MAX_FRONTMATTER) is not None
 
     def misfits(self, output: JsonObject) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ class Shape:
         except InvalidValue as exc:
             return (exc.message,)
         misfits = tuple(self._type.misfits(output))
-        # Report only the branch that the status selects: "fits none of the branches" would not help.
+        # Report only the branch that the status selects, because "fits none of the branches" would not help.
         for variant in self.variants if misfits else ():
             if any(output.get(name) == variant.status for name in STATUS_KEYS):
                 return tuple(Type(dict(variant.schema)).misfits(output)) or misfits
@@ -205,7 +205,7 @@ def _branches(schema: JsonObject) -> Iterator[JsonObject]:
 
 
 def _variants(schema: JsonObject) -> tuple[SchemaVariant, ...]:
-    """The branches, if each of them has its own constant status; else an empty tuple."""
+    """Return the branches if each of them has a constant status of its own, or an empty tuple otherwise."""
     branches = schema.get("oneOf") or schema.get("anyOf") or ()
     shared = {key: value for key, value in schema.items() if key not in ("oneOf", "anyOf")}
     found = []
@@ -240,7 +240,7 @@ def _is_text(item: JsonObject) -> bool:
 
 
 _FIRST_WORD = re.compile(r"\s*([^\n:]{1,80}?)[ \t.!]*(?:\n|:|\Z)\s*")
-"""A status at the beginning of what a person says."""
+"""A status at the beginning of a person's words."""
 
 
 # -- finding the blocks of a text --
@@ -252,7 +252,7 @@ _INVISIBLE = "\ufeff\u200b\u2060"
 
 class _Block(NamedTuple):
     opening: int
-    """The line of the opening `---` or fence."""
+    """The number of the line with the opening `---` or fence."""
     closing: int
     text: str
     is_fenced: bool
@@ -286,7 +286,8 @@ def _blocks(lines: list[str]) -> list[_Block]:
 
 
 def _fence_pairs(lines: list[str]) -> dict[int, int]:
-    """For each line that opens a code fence which may contain an answer, the line that closes it."""
+    """Return the lines that open a code fence which can contain an answer. Map each such line to the line that closes
+    the fence."""
     pairs: dict[int, int] = {}
     opening, mark, kind = -1, "", ""
     for index, line in enumerate(lines):
@@ -303,7 +304,7 @@ def _fence_pairs(lines: list[str]) -> dict[int, int]:
 
 
 def _preamble_end(lines: list[str]) -> int:
-    """The last line on which an answer may begin."""
+    """Return the last line on which an answer can begin."""
     count = characters = 0
     for index, line in enumerate(lines):
         count += bool(line.strip())
@@ -317,7 +318,7 @@ def _preamble_end(lines: list[str]) -> int:
 
 
 def _read(block: _Block, lines: list[str], shape: Shape) -> ParsedReply | Suspension | ReplyProblem | None:
-    """Read the answer in `block`; None if it is a mapping with other content."""
+    """Read the answer in `block`. Return None if the block is a mapping with other content."""
     given, repairs = _load(block, shape)
     if isinstance(given, ReplyProblem):
         return given
@@ -367,8 +368,8 @@ def _load_yaml(block: _Block) -> JsonObject | ReplyProblem:
 def _quote_strings(text: str, names: frozenset[str]) -> tuple[str, list[str]]:
     """Quote the plain one-line values of the fields `names`.
 
-    If the schema declares a string, the value is taken literally, although YAML would read `1.10` as a number
-    and reject `Fixed: the crash`. Values with YAML syntax (quotes, blocks, anchors, tags) and values that
+    If the schema declares a string, the value is taken literally, although YAML would read `1.10` as a number and
+    reject `Fixed: the crash`. Values with YAML syntax, such as quotes, blocks, anchors and tags, and values that
     continue on the next line are left unchanged.
     """
     changed: list[str] = []
@@ -411,7 +412,7 @@ def _fit(given: JsonObject, shape: Shape) -> ParsedReply | Suspension | ReplyPro
 
 
 def _repair_status(own: dict[str, Any], shape: Shape) -> tuple[str, ...]:
-    """Change the case of a status to that in the schema, and return a description of the change."""
+    """Change the case of a status to the case in the schema, and return a description of the change."""
     name = shape.status_field or ""
     status = own.get(name)
     if not isinstance(status, str) or status in shape.statuses:
@@ -435,9 +436,10 @@ def _suspend(reason: str, body: str) -> Suspension | ReplyProblem:
 
 
 def _without_outer_fence(rest: list[str]) -> list[str]:
-    """Remove the end of a fence that opens before the frontmatter; it closes right after it or after the text.
+    """Remove the end of a fence that opens before the frontmatter. The fence closes either right after the frontmatter
+    or after the text.
 
-    Fences inside the text come in pairs, so an unpaired one is the outer fence.
+    Fences inside the text come in pairs, so an unpaired fence is the outer one.
     """
     fences = [index for index, line in enumerate(rest) if _FENCE.match(line)]
     if not fences:
@@ -500,7 +502,7 @@ def _lines(fields: Mapping[Any, Any]) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """A value as one line of YAML."""
+    """Write a value as one line of YAML."""
     if isinstance(value, str):
         is_plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_STRINGS
         return value if is_plain else _quote(value)
@@ -512,7 +514,7 @@ def _scalar(value: Any) -> str:
 
 
 def _quote(text: str) -> str:
-    """A double-quoted YAML scalar. JSON's quoting would leave characters that YAML does not allow."""
+    """Write a text as a double-quoted YAML scalar. JSON's quoting would leave characters that YAML does not allow."""
     return '"' + "".join(map(_escape, text)) + '"'
 
 

@@ -1,7 +1,7 @@
-"""Routing from the last step of a thread to the next role or an ending. Total and pure.
+"""Routing from the last step of a thread to the next role or an ending. The code is total and pure.
 
-The result is always a value, whatever the data. Without a route, it is `Stuck` with the reason and the remedy, so
-that the engine can suspend the thread before anything is committed.
+The result is always a value, whatever the data. If there is no route, the result is a `Stuck` with the reason and the
+remedy, so the engine can suspend the thread before anything is committed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Suspended:
 
 @dataclass(frozen=True)
 class Stuck:
-    """The thread cannot continue; the reason says why and what to do."""
+    """The thread cannot continue. The reason says why and what to do."""
 
     reason: str
 
@@ -63,7 +63,7 @@ Route = Next | Ended | Failed | Suspended | Stuck
 
 
 def status_of(output: Any) -> str | None:
-    """The status of an output, if it has one."""
+    """Return the status of an output, or None if it has no status."""
     if not isinstance(output, Mapping):
         return None
     return next((output[key] for key in STATUS_KEYS if isinstance(output.get(key), str)), None)
@@ -81,10 +81,10 @@ def route(
     body: str = "",
     outputs: JsonObject | None = None,
 ) -> Route:
-    """The route from `role` (or `$START`) after `output`.
+    """Return the route from `role` (or `$START`) after `output`.
 
-    `steps` are the latest steps, oldest first, each with at least `role` and `output`; `steps_count` is the number of
-    all steps. `outputs` has the latest output of each role that has run, for templates.
+    `steps` are the latest steps, oldest first, each with at least `role` and `output`. `steps_count` is the number of
+    all steps. `outputs` maps each role that has run to its latest output, for templates.
     """
     status = status_of(output)
     if status == SUSPEND:
@@ -92,7 +92,7 @@ def route(
         has_reason = isinstance(reason, str) and bool(reason.strip())
         return Suspended(reason if has_reason else f"{role} gave no reason")
     view = {"start": start, "thread": thread, "steps_count": steps_count, "body": body}
-    # Not `outputs or {}`: their truth value depends on the length, which requires reading the whole chain.
+    # `outputs or {}` would need the length of `outputs`, which requires reading the whole chain.
     view["steps"] = {} if outputs is None else outputs
     if isinstance(output, Mapping):
         view |= {str(key): value for key, value in output.items()}
@@ -104,7 +104,7 @@ def route(
 
 
 def _choose(workflow: StoredWorkflow, role: str, status: str | None, **view: Any) -> Edge:
-    """The first edge out of a role whose status and condition match."""
+    """Return the first edge out of a role whose status and condition match."""
     edges = workflow.graph.get(role, ())
     if not edges:
         raise UsageError(f"{role!r} has no edge in the workflow {workflow.name!r}.", hint=_FORK_HINT)

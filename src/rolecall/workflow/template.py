@@ -1,7 +1,8 @@
-"""Mustache templates for edge prompts and locations: parse, list the names used, render. Pure.
+"""Mustache templates for edge prompts and locations: parse a template, list the names that it uses, and render it. The
+code is pure.
 
-Text is never HTML-escaped, and a variable that does not resolve is an error rather than an empty text. A section over a
-missing name is skipped, because that is how a template tests whether the name exists. Partials, lambdas and other
+Text is never HTML-escaped, and a variable that cannot be resolved is an error rather than an empty text. A section over
+a missing name is skipped, because that is how a template tests whether the name exists. Partials, lambdas and other
 delimiters are not supported.
 """
 
@@ -29,12 +30,13 @@ class Use(NamedTuple):
     """One place where a template uses a name."""
 
     path: tuple[str, ...]
-    """The dotted name, split at the dots; ('.',) is the item itself."""
+    """The dotted name, split at the dots; `(".",)` is the current item itself."""
     kind: Literal["variable", "section", "inverted"]
     line: int
     column: int
     inside: tuple[tuple[str, ...], ...]
-    """The sections around it, outermost first, without inverted ones, which do not change the context."""
+    """The sections around the name, outermost first. Inverted sections are left out, because they do not change the
+    context."""
 
     @property
     def name(self) -> str:
@@ -54,7 +56,7 @@ class _Section(NamedTuple):
     at: int
     kind: Literal["variable", "section", "inverted"]
     parts: list[Any]
-    """The texts and sections inside it; empty for a variable."""
+    """The texts and sections inside the section; empty for a variable."""
 
     def __str__(self) -> str:
         return "{{" + ("^" if self.kind == "inverted" else "#") + _join(self.path) + "}}"
@@ -64,17 +66,17 @@ _Part = str | _Section
 
 
 def problems(template: str) -> list[Flaw]:
-    """All syntax errors in a template; empty if it is valid."""
+    """Return all syntax errors in a template; the list is empty if the template is valid."""
     return [Flaw(message, *_line_column(template, at)) for message, at in _parse(template)[1]]
 
 
 def variables(template: str) -> list[Use]:
-    """Every name that the template uses, in the order written."""
+    """Return all uses of names in the template, in the order in which they are written."""
     return list(_uses(_parse(template)[0], template, ()))
 
 
 def render(template: str, view: JsonObject) -> str:
-    """Render a template with the values in `view`. Raise `UsageError` with every variable that does not resolve."""
+    """Render a template with the values in `view`. Raise `UsageError` with all variables that cannot be resolved."""
     parts, flaws = _parse(template)
     if flaws:
         raise UsageError(f"the template is not valid: {flaws[0][0]}")
@@ -97,7 +99,8 @@ def render(template: str, view: JsonObject) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as templates show it: text unchanged, a list of plain values joined by commas, else JSON."""
+    """Return a value as templates show it: text unchanged, a list of plain values joined by commas, anything else as
+    JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -153,7 +156,7 @@ def _parse(template: str) -> tuple[list[_Part], list[tuple[str, int]]]:
 
 
 def _tokens(template: str, flaws: list[tuple[str, int]]) -> Iterator[str | tuple[str, str, int]]:
-    """Yield texts, and tags as (sigil, name, offset). A tag alone on its line removes the whole line."""
+    """Yield texts, and tags as (sigil, name, offset). A tag that is alone on its line removes the whole line."""
     position = tags = 0
     while (start := template.find("{{", position)) >= 0:
         tags += 1
@@ -222,12 +225,14 @@ def _render(parts: list[_Part], scopes: list[Any], unresolved: dict[str, None]) 
 
 
 def _holds(value: Any) -> bool:
-    """Whether a section is rendered: not if its value is missing, null, false, 0, empty text or an empty list."""
+    """Return whether a section is rendered. It is not if its value is missing, null, false, 0, an empty text or an
+    empty list."""
     return value is not _MISSING and (bool(value) or isinstance(value, Mapping))
 
 
 def _find(path: tuple[str, ...], scopes: list[Any]) -> Any:
-    """Look up the first name in the innermost scope that has it, and the rest of the path only inside that value."""
+    """Look up the first name of a path in the innermost scope that contains it, and the rest of the path only inside
+    that value."""
     if path == (".",):
         return scopes[-1]
     for scope in reversed(scopes):

@@ -1,8 +1,8 @@
-"""Converts Python types to JSON Schemas, and values that fit a schema to instances of the type.
+"""Convert Python types to JSON Schemas, and values that fit such a schema to instances of the type.
 
-A dataclass is converted from its type hints; a pydantic model (or anything else with `model_json_schema` and
-`model_validate`) provides its own schema. The result uses only features that `schema.py` accepts: references are
-replaced by their definitions, so a type that contains itself has no schema here.
+A dataclass is converted from its type hints. A pydantic model, or anything else with `model_json_schema` and
+`model_validate`, provides its own schema. The resulting schema uses only features that `schema.py` accepts: references
+are replaced by their definitions, so a type that contains itself has no schema here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KINDS = "str, int, float, bool, None, list[T], dict[str, T], T | None, Literal,
 
 
 def is_type(kind: Any) -> bool:
-    """Whether `schema_of` can convert it."""
+    """Return whether `schema_of` can convert `kind`."""
     return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or _is_model(kind))
 
 
@@ -36,12 +36,13 @@ def _is_model(kind: Any) -> bool:
 
 
 def schema_of(kind: type[Any]) -> Schema:
-    """The JSON Schema of a dataclass or a pydantic model. Raise `UsageError` with the part that has none."""
+    """Return the JSON Schema of a dataclass or a pydantic model. Raise `UsageError` and name the part that has no
+    schema."""
     return _model_schema(kind) if _is_model(kind) else _dataclass_schema(kind, ())
 
 
 def instance_of(kind: type[T], value: JsonObject) -> T:
-    """Convert a value that fits the schema of `kind` to an instance of it."""
+    """Convert a value that fits the schema of `kind` to an instance of `kind`."""
     built: T = _build(kind, value)
     return built
 
@@ -50,7 +51,7 @@ def instance_of(kind: type[T], value: JsonObject) -> T:
 
 
 def _dataclass_schema(kind: type[Any], inside: tuple[type[Any], ...]) -> Schema:
-    """`inside` are the dataclasses around this one."""
+    """Return the schema of a dataclass. `inside` are the dataclasses that contain it."""
     if kind in inside:
         raise UsageError(f"{kind.__name__} contains itself, which a schema here cannot say")
     hints = _hints(kind)
@@ -103,7 +104,7 @@ def _hint_schema(hint: Any, place: str, inside: tuple[type[Any], ...]) -> Schema
 def _hints(kind: type[Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(kind, include_extras=True)
-    except Exception as exc:  # a type hint is user code and may raise anything
+    except Exception as exc:  # a type hint is user code and can raise anything
         raise UsageError(f"the type hints of {kind.__name__} cannot be read: {exc}") from exc
 
 
@@ -119,7 +120,7 @@ def _one_of(values: Iterable[Any]) -> Schema:
 
 
 def _model_schema(model: type[Any]) -> Schema:
-    """The model's schema, with references to `$defs` replaced by the definitions."""
+    """Return the model's schema, with references to `$defs` replaced by the definitions."""
     schema: Schema = model.model_json_schema()
     definitions = schema.get("$defs", {})
 
@@ -128,7 +129,7 @@ def _model_schema(model: type[Any]) -> Schema:
             return [inline(item, inside) for item in value]
         if not isinstance(value, Mapping):
             return value
-        # `discriminator` is for OpenAPI and only names the field that distinguishes the branches.
+        # `discriminator` is for OpenAPI, and only names the field that distinguishes the branches.
         rest = {
             key: inline(item, inside)
             for key, item in value.items()
@@ -175,7 +176,7 @@ def _build(hint: Any, value: Any) -> Any:
 
 
 def _build_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Build the first kind that accepts the value; plain values are returned unchanged."""
+    """Build the value as the first kind that accepts it. Return plain values unchanged."""
     if value is None or (type(value) in kinds and type(value) in _PLAIN):
         return value
     for kind in (kind for kind in kinds if kind not in _PLAIN):

@@ -1,9 +1,9 @@
-"""Copies of workflows written in Python, so that a thread keeps the version it was started with.
+"""Copies of workflows written in Python, so that a thread keeps the version with which it was started.
 
-The definition of a workflow is a node and never changes; its functions are in a file, which may change. A copy is in a
-folder named after the digest of its content, so the same content is copied only once, and no copy is ever changed. It
-contains the file and the files that it imports relatively (`from .prompts import …`), or the whole folder of an
-`index.py`. A copy is removed once no thread and no name refers to it.
+The definition of a workflow is a node and never changes, but its functions are in a file, which can change. A copy is
+in a folder named after the digest of its content, so the same content is copied only once, and no copy is ever changed.
+A copy contains the file and the files that it imports relatively (`from .prompts import …`) or, for an `index.py`, its
+whole folder. A copy is removed once no thread and no name refers to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _IGNORED = ("__pycache__", "node_modules")
 
 
 def keep(path: str, into: str) -> str:
-    """Copy a workflow file, unless the copy exists already, and return the file's path in the copy."""
+    """Copy a workflow file, unless the copy already exists. Return the file's path in the copy."""
     contents, digest = _read_version(path)
     # The name of the folder is the name of the workflow.
     is_folder = os.path.basename(path) == "index.py"
@@ -32,25 +32,26 @@ def keep(path: str, into: str) -> str:
     copy = os.path.join(into, digest[:32])
     if os.path.isdir(copy):
         with suppress(OSError):
-            os.utime(copy)  # in use again, so a clean-up that has just begun keeps it
+            os.utime(copy)  # in use again, so a clean-up that has just begun keeps the copy
     else:
         _write(copy, {os.path.join(*below, name): content for name, content in contents.items()})
     return os.path.join(copy, *below, os.path.basename(path))
 
 
 def digest(where: str) -> str:
-    """The digest of the code at `FILE:VARIABLE`, which is not run; empty without that file."""
+    """Return the digest of the code at `FILE:VARIABLE` without running the code. Return an empty string if there is no
+    such file."""
     file = where.rpartition(":")[0]
     return _read_version(file)[1] if file.endswith(".py") and os.path.isfile(file) else ""
 
 
 def _read_version(path: str) -> tuple[dict[str, bytes], str]:
-    """The files of a workflow by their names, and their digest."""
+    """Return the files of a workflow by their names, and the digest of these files."""
     folder = os.path.dirname(os.path.realpath(path))
     is_folder = os.path.basename(path) == "index.py"
     found = set(_folder_files(folder)) if is_folder else {os.path.realpath(path)}
     waiting = [] if is_folder else list(found)
-    while waiting:  # the files that are imported relatively, directly or indirectly
+    while waiting:  # find the files that are imported relatively, directly or indirectly
         new = set(_imports_of(waiting.pop())) - found
         found |= new
         waiting += new
@@ -62,8 +63,8 @@ def _read_version(path: str) -> tuple[dict[str, bytes], str]:
 
 
 def clean(folder: str, needed: Collection[str], *, before: float) -> list[str]:
-    """Remove the copies in a folder that are not needed and have not been used since `before`, in seconds, and return
-    their paths. `needed` are paths of workflow files, inside the folder or not."""
+    """Remove the copies in a folder that are not needed and have not been used since `before`, in seconds. Return the
+    paths of the removed copies. `needed` are paths of workflow files, inside the folder or not."""
     removed, places = [], [os.path.realpath(path) for path in needed]
     for entry in os.scandir(folder) if os.path.isdir(folder) else ():
         copy = os.path.realpath(entry.path) + os.sep

@@ -1,4 +1,4 @@
-"""Reads a workflow from YAML and collects every problem with its position.
+"""Read a workflow from YAML, and collect all problems with their positions.
 
 The forms below define the keys of a workflow and their values. `lint.py` then checks the workflow as a whole, as far as
 it could be read.
@@ -64,7 +64,7 @@ from rolecall.workflow.places import is_index, name_of
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
-# First words that are certainly not verbs; any other word is accepted.
+# First words that are certainly not verbs. Any other word is accepted.
 _NOT_VERBS = frozenset(
     {"a", "an", "the", "my", "our", "new", "bug", "pr", "workflow", "pipeline", "automatic"}
 )
@@ -72,7 +72,7 @@ _VERBS_IN_ING = frozenset({"bring", "string", "spring", "swing", "fling", "cling
 
 
 class Definition(NamedTuple):
-    """The result of reading a text; `workflow` is None if there is an error among the problems."""
+    """The result of reading a text. `workflow` is None if the problems include an error."""
 
     workflow: StoredWorkflow | None
     problems: tuple[Problem, ...]
@@ -123,7 +123,8 @@ class _OutputSchema(_JsonForm):
 
 
 def _path_in(value: Any, problem: str) -> Path:
-    """The path at the beginning of a problem text, as far as it exists in `value`; names may contain '/' and spaces."""
+    """Return the path at the beginning of a problem's text, as far as the path exists in `value`. Names can contain '/'
+    and spaces."""
     path: list[str | int] = []
     rest = problem
     while rest.startswith("/"):
@@ -141,7 +142,7 @@ def _path_in(value: Any, problem: str) -> Path:
 
 
 def _filled(form: Form[Any], description: str, **options: Any) -> Field:
-    """A key that must have a value if it is written."""
+    """Create a key that must have a value if it is written."""
     return Field(form, nullable=False, description=description, **options)
 
 
@@ -195,7 +196,7 @@ def _check_address(text: str) -> str:
 
 
 class _Network(ListOf[str]):
-    """`all`, `none` or a list of addresses."""
+    """The keyword `all` or `none`, or a list of addresses."""
 
     def read(self, value: Any, at: At) -> Any:
         return value if value in ("all", "none") else super().read(value, at)
@@ -228,7 +229,7 @@ class _Size(Form[int]):
 
 
 class _SandboxForm(Record[Sandbox]):
-    """What a role's processes may reach, or `off`."""
+    """The settings for what a role's processes can reach, or `off`."""
 
     def read(self, value: Any, at: At) -> Sandbox | Unreadable:
         return Sandbox(is_off=True) if value is False or value == "off" else super().read(value, at)
@@ -262,7 +263,7 @@ SANDBOX = Field(
                 "The variables that they get besides the basic ones; all but secret ones.",
             ),
             "memory": _filled(_Size(), "What each process may use, such as 2GB."),
-            # Linux can count so many processes.
+            # Linux can count up to this number of processes.
             "processes": _filled(
                 Number(whole=True, least=1, most=2**22), "How many may run at the same time."
             ),
@@ -320,7 +321,7 @@ _GROUP_FIELDS: dict[str, Field] = {
 
 
 def _make_role(**given: Any) -> StoredRole:
-    """A role, with the keys of a group gathered in its `group`."""
+    """Create a role, with the keys of a group collected in its `group`."""
     group = {key: given.pop(key) for key in _GROUP_FIELDS if key in given}
     if isinstance(given.get("agent"), tuple):
         group["agents"] = given.pop("agent")
@@ -328,7 +329,7 @@ def _make_role(**given: Any) -> StoredRole:
 
 
 class _RoleForm(Record[StoredRole]):
-    """A role; one that is played by a team has no schema, and that of one that runs a command is known."""
+    """A role. If a team plays the role, it needs no schema; if the role runs a command, its schema is known."""
 
     def read(self, value: Any, at: At) -> StoredRole | Unreadable:
         if isinstance(value, Mapping) and not value.keys() & set(_SCHEMA_KEYS):
@@ -538,7 +539,7 @@ _WORKFLOW = Section(
 
 
 def json_schema() -> Schema:
-    """The JSON Schema (draft 2020-12) of a workflow's YAML, for editors."""
+    """Return the JSON Schema (draft 2020-12) of a workflow's YAML, for editors."""
     found = form.json_schema(_WORKFLOW, "Rolecall workflow")
     found["properties"]["name"]["pattern"] = f"^{NAME.pattern}$"
     found["properties"]["graph"]["required"] = [START]
@@ -556,8 +557,8 @@ def parse(
     name: str | None = None,
     add: Callable[[YamlNode], list[Problem]] = lambda _: [],
 ) -> Definition:
-    """Read a workflow from a text. `name` is the name it must have, if its file determines that; `add` adds parts
-    from other files."""
+    """Read a workflow from a text. `name` is the name that the workflow must have, if its file determines the name.
+    `add` adds parts from other files."""
     node, problems = yaml12.read(text, source=source, include=include)
     if node is None:
         return Definition(None, tuple(problems))
@@ -578,11 +579,11 @@ def judge(
     prompts: Collection[str] = (),
     name: str | None = None,
 ) -> Definition:
-    """Read a workflow from a value in the form of the YAML that was made by code at `place`, its roles at `places`.
-    Without a `graph` a moderator decides the route, so only the rest is checked. `functions` are the roles played by
-    Python functions, `prompts` those with a Python prompt."""
+    """Read a workflow from a value in the form of the YAML, made by code at `place`. `places` maps each role to the
+    place of its definition. A value without a `graph` has a moderator that decides the route, so only the rest is
+    checked. `functions` are the roles played by Python functions, and `prompts` are the roles with a Python prompt."""
     is_moderated = "graph" not in value
-    # A graph that leads through every role once stands for the moderator, which may lead anywhere.
+    # A graph that leads through every role once takes the place of the moderator, which can lead anywhere.
     steps = [START, *value["roles"], END]
     graph = dict(pairwise(steps)) if is_moderated else value["graph"]
     root, roles = YamlNode({**value, "graph": graph}, place), YamlNode(value["roles"], place)
@@ -667,8 +668,8 @@ def _check_name(name: str, implied: str | None, at: At) -> None:
 
 
 def load_file(path: str | os.PathLike[str], *, has_any_name: bool = False) -> Definition:
-    """Read a workflow file. The workflow must have the name of the file, or of the folder for an index.yaml, unless it
-    `has_any_name`."""
+    """Read a workflow file. Unless `has_any_name`, the workflow must have the name of the file or, for an index.yaml,
+    of its folder."""
     file = os.fspath(path)
     try:
         text = read_text(file)
@@ -689,7 +690,7 @@ def load_file(path: str | os.PathLike[str], *, has_any_name: bool = False) -> De
 
 
 def _add_role_files(root: YamlNode, workflow_file: str, include: yaml12.Include) -> list[Problem]:
-    """Add the roles in `roles/<role>.md`, beside an index.yaml, to a workflow, and return problems in these files."""
+    """Add the roles in `roles/<role>.md`, next to an index.yaml, to a workflow. Return the problems in these files."""
     folder = os.path.join(os.path.dirname(workflow_file), "roles")
     if not isinstance(root.value, dict) or not os.path.isdir(folder):
         return []
@@ -714,7 +715,8 @@ def _add_role_files(root: YamlNode, workflow_file: str, include: yaml12.Include)
 
 
 def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem]) -> YamlNode | None:
-    """Read a role from a file: the frontmatter has its keys, the text below is its prompt."""
+    """Read a role from a file. The frontmatter contains the keys of the role, and the text below it is the role's
+    prompt."""
     place = Position(file, 1, 1)
     try:
         lines = read_text(file).removeprefix("\ufeff").splitlines(keepends=True)
@@ -753,7 +755,8 @@ def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem])
 
 
 def includer(file: str) -> yaml12.Include:
-    """A function that reads the files that `file` includes, and refuses those outside its folder even if linked."""
+    """Return a function that reads the files that `file` includes. The function refuses files outside the folder of
+    `file`, even if a link leads to them."""
     root = os.path.realpath(os.path.dirname(os.path.abspath(file)))
 
     def include(path: str, written_in: str) -> tuple[str, str]:
@@ -763,7 +766,7 @@ def includer(file: str) -> yaml12.Include:
         if os.path.commonpath([root, real]) != root:
             raise UsageError(f"!include {path!r} leads outside the folder of the file")
         try:
-            # Named by its real path below the folder, so that a file with two names counts as one.
+            # The name is the real path below the folder, so that a file with two names counts as one file.
             name = os.path.join(os.path.dirname(file), os.path.relpath(real, root))
             return name, read_text(real)
         except FileNotFoundError:
@@ -773,7 +776,7 @@ def includer(file: str) -> yaml12.Include:
 
 
 def read_text(file: str) -> str:
-    """Read a regular text file; reading a pipe or a device might never end."""
+    """Read a regular text file. Anything else is refused, because reading a pipe or a device might never end."""
     if not os.path.exists(file):
         raise FileNotFoundError(file)
     if not os.path.isfile(file):
