@@ -1,4 +1,4 @@
-"""Answers the requests of an editor: sessions, prompts, cancellation."""
+"""Answer the requests of an editor: sessions, prompts, cancellation."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ _MOST_SESSIONS = 64
 """How many sessions can be at work at once."""
 _LONGEST_MESSAGE = 50 * 1024 * 1024
 _CONFIGURED = "configured"
-"""The choice that leaves the agent to the workflow and the configuration."""
+"""The choice that leaves the selection of agents to the workflow and the configuration."""
 
 
 def serve(defaults: Defaults) -> None:
-    """Answer an editor on standard input and output until it closes its end."""
+    """Answer an editor on standard input and output until the editor closes its end."""
     if not (_is_stream(0) and _is_stream(1)):
         raise UsageError("standard input and output must be pipes", hint="An editor starts this command.")
-    # Output of agents and workflows must not get between two messages.
+    # The output of agents and workflows must not get between two messages.
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -80,10 +80,10 @@ def serve(defaults: Defaults) -> None:
 
 
 def _is_stream(number: int) -> bool:
-    """Whether the event loop can wait for this file."""
+    """Whether the event loop can wait for the file with this descriptor."""
     try:
         mode = os.fstat(number).st_mode
-    except OSError:  # it is closed
+    except OSError:  # the descriptor is closed
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)
 
@@ -117,7 +117,8 @@ async def _serve(defaults: Defaults, source: int, sink: int) -> None:
 
 
 class _Lines:
-    """Messages as lines of JSON. The SDK ends at a malformed message; this class answers it."""
+    """A connection on which each message is a line of JSON. The SDK's own connection ends at a malformed message; this
+    one answers the message with an error."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -133,7 +134,7 @@ class _Lines:
                 if not (line := await self._reader.readline()):
                     return None
                 message = json.loads(line)
-            except (ValueError, RecursionError):  # it is not JSON, or too long
+            except (ValueError, RecursionError):  # the line is too long or is not JSON
                 await self._refuse(RequestError.parse_error())
                 continue
             if not _is_message(message):
@@ -151,7 +152,7 @@ class _Lines:
 
 
 def _is_message(message: object) -> bool:
-    """Whether this has the form of a request, a notification or a reply."""
+    """Whether an object has the form of a request, a notification or a reply."""
     return (
         isinstance(message, dict)
         and isinstance(message.get("id"), str | int | None)
@@ -162,7 +163,7 @@ def _is_message(message: object) -> bool:
 
 
 class RolecallAgent:
-    """The requests that an editor can make; each session is a `Conversation`."""
+    """The requests that an editor can make. Each session is a `Conversation`."""
 
     def __init__(self, defaults: Defaults) -> None:
         self._defaults = defaults
@@ -174,7 +175,7 @@ class RolecallAgent:
         self._connection = connection
 
     async def stop(self) -> None:
-        """Stop all running threads; they can be continued."""
+        """Stop all running threads, in such a way that they can be continued."""
         await asyncio.gather(*(asyncio.to_thread(one.cancel) for one in self._sessions.values()))
 
     async def initialize(
@@ -183,7 +184,7 @@ class RolecallAgent:
         forms = client_capabilities.elicitation if client_capabilities else None
         self._can_fill_forms = forms is not None and forms.form is not None
         return InitializeResponse(
-            protocol_version=PROTOCOL_VERSION,  # the only one that exists
+            protocol_version=PROTOCOL_VERSION,  # the only version that exists
             agent_info=Implementation(name="rolecall", title="Rolecall", version=__version__),
             agent_capabilities=AgentCapabilities(
                 load_session=True,
@@ -303,7 +304,7 @@ class RolecallAgent:
         return await asyncio.to_thread(work)
 
     async def _offer(self, session: Conversation) -> list[Choice]:
-        """The choices for the next thread: its workflow, and the agent that plays its roles."""
+        """Return the choices for the next thread: its workflow, and the agent that plays its roles."""
 
         def list_workflows(rolecall: Rolecall) -> dict[str, str]:
             entries = [*rolecall.workflow_entries(), *rolecall.gallery()]
@@ -323,7 +324,7 @@ class RolecallAgent:
         ]
 
     class _report:
-        """Turns a Rolecall error into a protocol error, which the editor shows."""
+        """A context that turns a Rolecall error into a protocol error, which the editor shows."""
 
         def __enter__(self) -> None:
             pass
@@ -361,7 +362,8 @@ def _is_same(folder: str | None, other: str | None) -> bool:
 
 
 def _read_block(block: Any) -> str:
-    """The text of a part of a prompt. Files are named, and quoted if the editor sends them."""
+    """Return the text of one part of a prompt. A file is named, and its contents are quoted if the editor sends
+    them."""
     if isinstance(block, TextContentBlock):
         return block.text
     if isinstance(block, ResourceContentBlock):

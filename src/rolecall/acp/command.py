@@ -1,6 +1,7 @@
-"""`rolecall acp`: a workflow as an agent that editors talk to.
+"""`rolecall acp`: serve a workflow as an agent to which editors can talk.
 
-The CLI lists this module in its table of commands; what the `acp` extra installs is imported when it is served.
+The CLI lists this module in its table of commands. The packages of the `acp` extra are imported only when the agent is
+served.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ else:
 HELP = "serve a workflow as an agent to an editor (needs rolecall[acp])"
 EXAMPLE = "rolecall acp\nrolecall acp --workflow implement-issue --agent claude --limit cost=10"
 LEAD = "lead"
-"""The workflow without `--workflow`."""
+"""The workflow that is used without `--workflow`."""
 
 
 def run(options: Namespace) -> None:

@@ -1,7 +1,7 @@
 """An editor's session: a thread, its questions, and the threads that follow it.
 
-The session has the id of its first thread. Everything runs in a separate Python thread, because a store may only be
-used in the Python thread that opened it, and because a workflow's code must not delay the editor's messages.
+The session has the id of its first thread. Everything runs in a separate Python thread, because a store can only be
+used in the Python thread that opened it, and because the code of a workflow must not delay the editor's messages.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Defaults(NamedTuple):
-    """The command line's settings for every session."""
+    """The settings from the command line, which apply to every session."""
 
     workflow: str
     agent: str | None = None
@@ -56,12 +56,12 @@ class Defaults(NamedTuple):
 
 
 class Cancelled(Exception):
-    """The editor has cancelled the turn, or is gone."""
+    """Raised if the editor has cancelled the turn or closed the connection."""
 
 
 @dataclass
 class PromptTurn:
-    """The outcome of one prompt."""
+    """The outcome of one prompt: whether it was cancelled, and the tokens it used."""
 
     is_cancelled: bool = False
     used: dict[str, int] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Conversation:
         self._run: Run | None = None
         self._request: Future[Any] | None = None
         self._chosen = ""
-        """The status that a person has chosen, while its text is still missing."""
+        """The status that a person has chosen while the rest of the answer is still missing."""
 
     # -- what the editor asks for --
 
@@ -129,7 +129,7 @@ class Conversation:
         return turn
 
     def cancel(self) -> None:
-        """Stop the thread, and wait until it has stopped; it can be continued."""
+        """Stop the thread, and wait until it has stopped. The thread can be continued later."""
         self._cancelled.set()
         if (request := self._request) is not None:
             request.cancel()
@@ -137,7 +137,7 @@ class Conversation:
             run.stop()
 
     def replay(self) -> None:
-        """Show the whole history."""
+        """Show the history of all threads of the session."""
         with self.open() as rolecall:
             last = None
             for last in self._list_threads(rolecall):
@@ -148,7 +148,7 @@ class Conversation:
                 self._say_standing(last)
 
     def _list_threads(self, rolecall: Rolecall) -> Iterator[Thread]:
-        """The threads of the session, oldest first."""
+        """Yield the threads of the session, oldest first."""
         thread = rolecall.thread_if_any(self.id)
         while thread is not None:
             yield thread
@@ -174,7 +174,7 @@ class Conversation:
             if (thread.summary().get("pending") or {}).get("answered"):
                 self._follow(
                     thread, turn, steps=1
-                )  # answers that have arrived are kept and not asked for again
+                )  # commits an answer that has arrived, so that it is not asked for again
             if command == "/merge":
                 merged = thread.merge_folder()
                 return self._say(f"Merged {merged.get('branch', '')}.")
@@ -215,7 +215,7 @@ class Conversation:
     # -- questions --
 
     def _ask(self, thread: Thread) -> bool:
-        """Ask the person whose turn it is, if the editor has a form for that. Return whether the thread can
+        """Ask the person whose turn it is, if the editor has a form for the answer. Return whether the thread can
         continue."""
         asked = thread.asking
         question = asked.question()
@@ -256,7 +256,7 @@ class Conversation:
         return True
 
     def _choose(self, asked: Thread, due: Next, question: Question, statuses: tuple[str, ...]) -> str:
-        """Let the person choose a status; empty without a choice."""
+        """Let the person choose a status, and return it. Empty if the person makes no choice."""
         message = _word_question(question, due)
         if self._can_fill_forms:
             schema = {
@@ -286,8 +286,8 @@ class Conversation:
         return status
 
     def _fill(self, message: str, form: JsonObject, known: JsonObject) -> JsonObject:
-        """Let the person fill in the unknown fields of a form; empty if they decline, or if the editor or the protocol
-        has no form for these fields."""
+        """Let the person fill in the unknown fields of a form. The result is empty if the person declines, or if the
+        editor or the protocol has no form for these fields."""
         if not self._can_fill_forms:
             return {}
         fields = {name: make_field(item) for name, (item, *_) in Shape(form).declared.items()}
@@ -309,7 +309,7 @@ class Conversation:
     # -- speaking --
 
     def _say_standing(self, thread: Thread) -> None:
-        """Show what the thread waits for, or how it has ended."""
+        """Show what the thread waits for, or how the thread has ended."""
         state, asked = thread.state, thread.asking
         if thread.has_ended:
             told = [f"{thread.status}: {state.reason}"] if state.reason else []
@@ -327,7 +327,7 @@ class Conversation:
         if question.due and question.role and onward and onward.code == "answer_thread":
             words = _word_question(question, question.due)
             if question.takes_words:
-                # In a conversation the last answer is the question.
+                # In a conversation, the last answer of the agent is the question.
                 return self._say("" if question.before and not question.due.prompt else words)
             shape = Shape(question.role.schema)
             how = f"Begin your answer with {' or '.join(f'`{one}:`' for one in shape.statuses)}"
@@ -352,7 +352,7 @@ class Conversation:
             future.result()
 
     def _wait(self, asking: Coroutine[Any, Any, T]) -> T | None:
-        """Wait for a person's answer, or until the turn is cancelled; None if the editor cannot ask."""
+        """Wait until a person answers or the turn is cancelled. Return None if the editor cannot ask."""
         self._request = future = asyncio.run_coroutine_threadsafe(asking, self._loop)
         try:
             if self._cancelled.is_set():
@@ -381,7 +381,7 @@ class Conversation:
 
 
 class _View:
-    """Shows the events of a thread as updates."""
+    """A view that shows the events of a thread as updates."""
 
     def __init__(self, conversation: Conversation, thread: Thread, turn: PromptTurn) -> None:
         self._show: Callable[..., None] = conversation._show
@@ -395,7 +395,7 @@ class _View:
         self._prose = Prose()
         self._has_spoken = False
         self._calls: list[str] = []
-        """The tool calls of the step, in their order; the last one may be at work."""
+        """The tool calls of the step, in order. The last call might still be running."""
         self._is_calling = False
         self._members: set[str] = set()
         self._group = self._done = 0
@@ -433,7 +433,7 @@ class _View:
             self._take_member(str(body["thread"]), body)
 
     def end(self) -> None:
-        """Close calls that an interrupted step has left open, and show which role is working or waiting for a
+        """Close the calls that an interrupted step has left open, and show which role is working or waiting for a
         person."""
         self._speak(self._prose.flush())
         self._end_call(is_failed=True)
@@ -482,7 +482,7 @@ class _View:
             self._show(*(updates.end_call(ident, result) for ident, result in told if result.strip()))
         if changes := updates.show_changes(step, self._thread.file_versions(step)):
             self._show(changes)
-        asks_live = is_live and status_of(step.output) == SUSPEND  # then the question follows anyway
+        asks_live = is_live and status_of(step.output) == SUSPEND  # if so, the question is shown next
         answer = step.body.strip() if asks_live else updates.word_answer(step)
         if answer and not self._prose.has_shown(answer):
             self._speak(f"\n\n{answer}\n" if self._has_spoken else f"{answer}\n")
@@ -527,7 +527,7 @@ def _word_question(question: Question, due: Next) -> str:
 
 
 def _word_output(step: Step) -> str:
-    """A person's answer."""
+    """Return the text of a person's answer."""
     status = next((str(step.output[key]) for key in ("$status", "status") if key in step.output), "")
     return "\n\n".join(filter(None, (status, updates.word_answer(step)))) or "…"
 

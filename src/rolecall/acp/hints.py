@@ -1,4 +1,4 @@
-"""Words hints for a conversation: as a message to send here, or as the command for a terminal."""
+"""The wording of hints in a conversation: a message to send in the editor, or a command for a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESSAGES = {
 
 
 def word(hint: str) -> str:
-    """Word a hint for a person in an editor; other advice is returned unchanged."""
+    """Return a hint worded for a person in an editor. Other advice is returned unchanged."""
     if not isinstance(hint, Hint) or hint.code not in MESSAGES:
         return str(hint)
     return f"{hint.before} {MESSAGES[hint.code].format_map(hint.arguments)}.".lstrip()

@@ -1,4 +1,5 @@
-"""What an editor shows of a thread: its text, its plan, its tool calls and its changes. Values only."""
+"""The updates with which an editor shows a thread: its text, plan, tool calls and changed files. The functions only
+compute values."""
 
 from __future__ import annotations
 
@@ -58,12 +59,12 @@ Update = (
 )
 
 UNLIMITED = 1_000_000_000
-"""The reported size of a thread without a limit on tokens: the protocol requires a size, and editors warn when little
+"""The size reported for a thread without a limit on tokens. The protocol requires a size, and editors warn when little
 of it is left."""
 _LONGEST_RESULT = 4_000
 _LONGEST_TITLE = 200
 _PATHS = ("file_path", "path", "notebook_path", "filePath", "target_file")
-"""The names that different agents' tools give to the argument with the file."""
+"""The names that different agents' tools give to the argument with a file's path."""
 _KINDS: Mapping[str, ToolKind] = {
     "edit": "edit",
     "write": "edit",
@@ -84,7 +85,7 @@ _KINDS: Mapping[str, ToolKind] = {
     "view": "read",
     "think": "think",
 }
-"""The kind of a tool, by a part of its name."""
+"""The kind of a tool, by a part of the tool's name."""
 
 COMMANDS = {
     "continue": "continue without a message, or try again",
@@ -107,7 +108,7 @@ def name_session(title: str) -> SessionInfoUpdate:
 
 
 def count(used: Mapping[str, float], limits: Mapping[str, float]) -> UsageUpdate:
-    """The usage of the thread, relative to its limit on tokens."""
+    """Return the usage of the thread, relative to its limit on tokens."""
     cost = Cost(amount=used["cost"], currency="USD") if used.get("cost") else None
     size = int(limits.get("tokens") or UNLIMITED)
     return UsageUpdate(session_update="usage_update", used=int(used.get("tokens", 0)), size=size, cost=cost)
@@ -117,13 +118,13 @@ def count(used: Mapping[str, float], limits: Mapping[str, float]) -> UsageUpdate
 
 
 class Prose:
-    """The text of an agent without its frontmatter, which is for the workflow and not for people."""
+    """The text of an agent without the frontmatter, which is for the workflow and not for people."""
 
     _FIELD = re.compile(r"[\"']?\$?[\w-]+[\"']?[ \t]*:")
 
     def __init__(self) -> None:
         self._rest = ""
-        """Text that may belong to a block: the line `---`, or the beginning of a line."""
+        """Text that might belong to the frontmatter: the line `---`, or the beginning of a line."""
         self._is_inside = False
         self._squeezed = ""
 
@@ -152,7 +153,7 @@ class Prose:
         return self._note("".join(shown))
 
     def flush(self) -> str:
-        """Return the rest, at the end of a message."""
+        """Return the remaining text, at the end of a message."""
         rest, self._rest = "" if self._is_inside else self._rest, ""
         self._is_inside = False
         return self._note(rest)
@@ -166,7 +167,7 @@ class Prose:
 
 
 def word_answer(step: Step) -> str:
-    """The text of a step: its body, or its fields if it has none."""
+    """Return the text of a step: its body or, if the body is empty, its fields."""
     fields = {name: value for name, value in step.output.items() if name not in STATUS_KEYS}
     if step.body.strip() or not fields:
         return step.body.strip()
@@ -183,18 +184,18 @@ def word_heading(role: str) -> str:
 
 
 class Progress:
-    """The roles that have answered, and the role at work."""
+    """The roles that have answered, and the role that is at work."""
 
     def __init__(self, workflow: StoredWorkflow) -> None:
         self._workflow = workflow
         self._statuses: dict[str, str] = {}
         self.current = ""
         self.remark = ""
-        """The progress of the role at work, if a group plays it."""
+        """The progress of the role that is at work, if a group plays the role."""
 
     @property
     def has_team(self) -> bool:
-        """Whether agents play more than one role, so that people need to know who speaks."""
+        """Whether agents play more than one role, so that people need to know which role speaks."""
         return sum(role.agent != HUMAN for role in self._workflow.roles.values()) > 1
 
     def start(self, role: str) -> None:
@@ -228,7 +229,7 @@ class Progress:
 
 
 def make_field(schema: JsonObject) -> JsonObject | None:
-    """The form field for a value with this schema; None if the protocol has no such field."""
+    """Return the form field for a value with this schema, or None if the protocol has no such field."""
     choices = schema.get("enum")
     is_choice = isinstance(choices, Sequence) and all(isinstance(one, str) for one in choices)
     match schema.get("type", "string" if is_choice else None):
@@ -244,7 +245,7 @@ def make_field(schema: JsonObject) -> JsonObject | None:
 
 
 def start_call(ident: str, name: str, arguments: JsonObject, folder: str) -> ToolCallStart:
-    """A tool call of an agent that works in `folder`."""
+    """Return the update for a tool call of an agent that works in `folder`."""
     path = next((str(arguments[key]) for key in _PATHS if arguments.get(key)), "")
     title = " ".join(filter(None, (name, call_text(arguments))))
     return start_tool_call(
@@ -271,7 +272,8 @@ def shorten_title(title: str) -> str:
 
 
 def show_changes(step: Step, files: Sequence[FileVersions]) -> ToolCallStart | None:
-    """The files that a step changed, with a diff of each that can be shown; None if it changed none."""
+    """Return an update with the files that a step changed, and a diff of each file that can be shown. Return None if
+    the step changed no files."""
     if step.tree is None or not step.tree.changed:
         return None
     names = [change.path for change in step.tree.changed]
@@ -293,7 +295,7 @@ def show_changes(step: Step, files: Sequence[FileVersions]) -> ToolCallStart | N
 
 
 def replay_calls(step: Step, folder: str) -> Iterable[ToolCallStart]:
-    """The tool calls of a recorded step."""
+    """Yield the tool calls of a recorded step."""
     calls = [call for turn in step.turns for call in turn["tool_calls"]]
     for number, call in enumerate(calls):
         arguments = call["arguments"] if isinstance(call["arguments"], Mapping) else {}

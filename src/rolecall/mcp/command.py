@@ -1,6 +1,6 @@
 """`rolecall mcp`: the project's tools over the Model Context Protocol, on a pipe or over HTTP.
 
-The CLI lists this module in its table of commands. Hosts start one server for each agent, so almost nothing is imported
+The CLI lists this module in its table of commands. Hosts start a server for each agent, so almost nothing is imported
 before the first call.
 """
 
@@ -69,7 +69,8 @@ def run(options: Namespace) -> None:
 
 
 def _find_capabilities(agent: str) -> tuple[str, ...]:
-    """The limits of an agent. Reading the catalogue takes longer than the rest of the start, and hooks cache it."""
+    """Return the limits of an agent. They are taken from the cache that hooks write, if possible, because reading the
+    catalogue takes longer than the rest of the start."""
     kit = hook_context.load(names.LEAD, with_tags=False)
     if agent in kit.agents and not kit.problem:
         return kit.agents[agent].capabilities

@@ -1,5 +1,5 @@
-"""How tools word a hint: with the tool that carries it out. Advice that no tool can follow is left out, because a model
-that reads about a command would look for it."""
+"""The wording of hints in tools: each hint names the tool that carries it out. Advice that no tool can follow is left
+out, because a model that reads about a command would try to find it."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ TOOLS = {
     "sync_knowledge": "knowledge_sync",
     "watch_thread": "thread_wait",
 }
-"""The tool for each action that has one."""
+"""The tool for each action that a tool can carry out."""
 _WITH = {"read_earlier": " and `before` {step}", "rebuild_index": " with `rebuild`"}
 
 
 def word(hint: str, tools: Collection[str]) -> str:
-    """Word a hint with the names of `tools`; plain advice is unchanged."""
+    """Return a hint worded with the names of `tools`. Plain advice is returned unchanged."""
     if not isinstance(hint, Hint):
         return hint
-    if hint.code == "trust_workflow":  # an agent must not decide that
+    if hint.code == "trust_workflow":  # only a person may decide to trust a workflow
         return f"Ask the user to run `rolecall workflow trust {hint.arguments['workflow']}`."
     if hint.code == "set_default_agent":
         return "Ask the user to choose one: `rolecall config set defaultAgent NAME`."
@@ -49,13 +49,14 @@ def word(hint: str, tools: Collection[str]) -> str:
 
 
 def phrase(hint: Hint) -> str:
-    """Name the tool and its most important argument; empty if no tool does it."""
+    """Return the tool and its most important argument. Empty if no tool carries out the hint."""
     if hint.code not in TOOLS:
         return ""
     return f"`{TOOLS[hint.code]}`" + _WITH.get(hint.code, "").format_map(hint.arguments)
 
 
 def with_tool(view: JsonObject) -> JsonObject:
-    """Return a thread's state with the tool that continues it, or None if no tool does."""
+    """Return a thread's state with `continue` replaced by the tool that continues the thread, or by None if no tool
+    does."""
     onward = view["continue"]
     return {**view, "continue": onward and TOOLS.get(onward.code)}

@@ -1,6 +1,7 @@
-"""The HTTP interface: the official SDK's streamable HTTP for the same table of tools. The SDK supports every version.
+"""The HTTP interface: the official SDK's streamable HTTP with the same table of tools. The SDK supports every protocol
+version.
 
-Imported only for `--http`, because importing the SDK takes longer than running a tool.
+This module is imported only for `--http`, because importing the SDK takes longer than running a tool.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
 
 PATH = "/mcp"
 IDLE_SECONDS = 1800.0
-"""Seconds without a request or an open stream after which a session ends; its client gets 404 and opens another."""
+"""A session ends after this many seconds without a request or an open stream. Its client then gets a 404 and opens
+another session."""
 MOST_SESSIONS = 1000
-"""The most sessions open at once; a request for one more gets 503."""
+"""How many sessions can be open at once. A request to open another one is answered with 503."""
 
 
 def serve(toolbox: McpToolbox, options: Namespace, instructions: str) -> None:
@@ -52,7 +54,8 @@ def _make_app(toolbox: McpToolbox, instructions: str, *, host: str) -> ASGIApp:
     capabilities, library = toolbox.capabilities, Library(toolbox)
 
     async def work(run: Callable[..., Any], *given: Any) -> Any:
-        """Run in a worker thread what reads files or the store; a resource that does not exist is a wrong parameter."""
+        """Run a function that reads files or the store in a worker thread. A missing resource is reported as an invalid
+        parameter."""
         try:
             return await to_thread.run_sync(run, *given)
         except RolecallError as error:
@@ -103,7 +106,7 @@ def _make_app(toolbox: McpToolbox, instructions: str, *, host: str) -> ASGIApp:
     bus = InMemorySubscriptionBus()
 
     class Listen(ListenHandler):
-        """The resources of one stream are watched while it is open."""
+        """A handler that watches the resources of a stream while the stream is open."""
 
         async def __call__(self, ctx: Any, params: types.SubscriptionsListenRequestParams) -> Any:
             loop = lowlevel.current_token()
@@ -138,7 +141,7 @@ def _make_app(toolbox: McpToolbox, instructions: str, *, host: str) -> ASGIApp:
     app: ASGIApp = server.streamable_http_app(
         streamable_http_path=PATH,
         host=host,
-        # The SDK compares Host headers literally; our guard has already compared them as host names.
+        # The SDK compares Host headers literally, but `service/http.py` has already compared them as host names.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         max_request_body_size=LONGEST,
         session_idle_timeout=IDLE_SECONDS,

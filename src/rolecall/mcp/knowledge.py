@@ -1,7 +1,8 @@
-"""The tools of a repository's knowledge.
+"""The tools for a repository's knowledge.
 
-A model reads the reply, so its size is limited: the best passages, each with its file and lines, shortened if long.
-Queries write nothing, because hosts may call reading tools without asking; `knowledge_sync` rebuilds a damaged index.
+A model reads the reply, so the reply is limited to the best passages, each with its file and lines; long passages are
+shortened. Queries write nothing, because hosts are allowed to call reading tools without asking the user;
+`knowledge_sync` rebuilds a damaged index.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from rolecall.settings.capabilities import FILES
 
 _LONGEST_PASSAGE = 3_000
 _LONGEST_REPLY = 24_000
-"""The most characters of all passages together, about 6,000 tokens."""
+"""How many characters all passages have together at most. This is about 6,000 tokens."""
 _TOLD = 20
-"""The most times that a sync reports progress."""
+"""How often a sync reports progress at most."""
 _NAMED = 20
-"""The most files that a sync's reply names."""
+"""How many files the reply of a sync names at most."""
 
 _LOCK = Lock()
-"""HTTP calls come from several threads, which share one searcher with its open indexes."""
+"""Held while the searcher is used. HTTP calls come from several threads, which share one searcher with its open
+indexes."""
 _NOTES: list[str] = []
 
 
@@ -43,7 +45,7 @@ def query(
         notes.append(
             "files marked as stale have changed since they were indexed; knowledge_sync indexes them again"
         )
-    # The best passages come first, so the last texts are cut first; files and lines always stay.
+    # The best passages come first, so the last texts are cut first. The files and line numbers are always kept.
     room, results = _LONGEST_REPLY, []
     for answer in found.answers:
         length = min(_LONGEST_PASSAGE, room)

@@ -1,4 +1,4 @@
-"""The tools of notes and rules. None deletes notes by itself: the caller names the notes to delete."""
+"""The tools for notes and rules. No tool chooses which notes to delete: the caller names them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rolecall.settings.capabilities import FILES
 
 
 def _tool(name: str, verb: Callable[..., McpOutput], *about: Any, **more: Any) -> McpTool:
-    """Create a tool that calls `verb` with the project and its arguments."""
+    """Create a tool that calls `verb` with the project and the tool's arguments."""
 
     def run(place: ToolContext, _caller: Caller, /, **arguments: Any) -> McpOutput:
         return verb(Project(place.project), **arguments)

@@ -1,4 +1,4 @@
-"""The eleven tools of a project, under the names from the vocabulary: `nx_plan_start` and so on."""
+"""The eleven tools of a project, under the names from the project vocabulary, such as `nx_plan_start`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rolecall.nexus.tool_error import ToolError
 
 PREFIX = "nx_"
 _REPLACING = ("plan_update", "artifact_write")
-"""Tools that can discard information stored nowhere else."""
+"""Tools that can discard information that is stored nowhere else."""
 
 
 def _make_tool(name: str, tool: Tool) -> McpTool:

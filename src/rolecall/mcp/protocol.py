@@ -1,8 +1,8 @@
-"""The MCP protocol: how each decoded message is answered. No I/O, no tools of its own.
+"""The MCP protocol: how each decoded message is answered. This module does no I/O and has no tools of its own.
 
-A `Session` receives messages in order and returns for each the frame of a reply, a `PendingCall` to carry out, or
-nothing; `send` takes the frames of notifications. The SDK is not used, because hosts start one server for each agent
-and importing it takes longer than running a tool.
+A `Session` receives messages in order. For each message it returns the frame of a reply, a `PendingCall` to carry out,
+or None; the frames of notifications are passed to `send`. The SDK is not used, because hosts start a server for each
+agent and importing the SDK takes longer than running a tool.
 
 There are two kinds of protocol versions. Up to 2025-11-25, a client starts with `initialize` to agree on a version;
 from 2026-07-28 on, each request names its version in `_meta`.
@@ -30,10 +30,10 @@ else:
     skills = Module("rolecall.mcp.skills")
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Versions negotiated by `initialize`, oldest first; a client that asks for another is offered the last. All are dates,
-so they can be compared."""
+"""Versions negotiated by `initialize`, oldest first. A client that asks for any other version is offered the last one.
+All versions are dates, so they can be compared."""
 STATELESS_VERSIONS = ("2026-07-28",)
-"""Versions that each request names itself."""
+"""Versions in which each request names the version."""
 _WITH_BATCHES = "2025-03-26"
 _WITH_ANNOTATIONS = "2025-03-26"
 _WITH_STRUCTURE = "2025-06-18"
@@ -44,24 +44,25 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 NOT_FOUND = -32002
-"""A resource does not exist; from 2026-07-28 on, that is a wrong parameter."""
+"""The error code for a resource that does not exist. From version 2026-07-28 on, this is an invalid parameter
+instead."""
 UNSUPPORTED_VERSION = -32022
 
 PIECE = 64 * 1024
-"""How many bytes of a long reply are written at once: as many as a pipe holds."""
+"""How many bytes of a long reply are written at once: as many as fit into a pipe."""
 _META = "io.modelcontextprotocol/"
 _HALF = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair: JSON can express it, but no reply can contain it."""
+"""Half of a surrogate pair. JSON can express it, but no reply can contain it."""
 _UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
 _FIRST = ("tools/", "resources/", "prompts/")
-"""Methods that need a version: `initialize` comes first, or the request names it."""
+"""Methods that require a known version: `initialize` must come first, or the request must name its version."""
 SERVER = {"name": "rolecall", "title": "Rolecall", "version": __version__}
 
 Ident: TypeAlias = "str | int | None"
 
 
 class Refusal(Exception):
-    """Raised to answer a request with a JSON-RPC error."""
+    """An exception whose handler answers a request with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, detail: Any = None) -> None:
         super().__init__(message)
@@ -71,7 +72,8 @@ class Refusal(Exception):
 
 
 class PendingCall:
-    """A valid request that has not been carried out yet; `run` does so and returns the frame of the reply."""
+    """A valid request that has not been carried out yet. `run` carries out the request and returns the frame of the
+    reply."""
 
     def __init__(
         self,
@@ -86,13 +88,13 @@ class PendingCall:
         self.caller = caller
         self.run = run
         self.is_long = is_long
-        """Whether it may take minutes, so that it must not hold up other calls."""
+        """Whether the call might take minutes, in which case other calls must not wait for it."""
         self.may_wait = may_wait
-        """Whether it may have to wait for another writer."""
+        """Whether the call might have to wait for another writer."""
 
 
 class Session:
-    """One client: its protocol version, its running calls and its subscriptions."""
+    """The connection of one client: its protocol version, its running calls and its subscriptions."""
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class Session:
         self._library: Library | None = None
         self._opening = Lock()
         self._subscribed: dict[str, Callable[[], None]] = {}
-        """What ends each subscription, by the address of its resource."""
+        """The functions that end the subscriptions, by the addresses of the resources."""
 
     @property
     def takes_batches(self) -> bool:
@@ -230,7 +232,7 @@ class Session:
         self._send(encode(message))
 
     def _reply(self, ident: Ident, version: str, work: Callable[[], JsonObject]) -> list[bytes]:
-        """The frame of the reply to a request that reads files or the store."""
+        """Return the frame of the reply to a request that reads files or the store."""
         try:
             return [_frame(ident, "result", encode({**work(), **_stamp(version)}))]
         except Refusal as refusal:
@@ -248,7 +250,7 @@ class Session:
             return self._library
 
     def _look_up(self, method: str, params: JsonObject, version: str) -> JsonObject:
-        """The result of one of the requests in `_DEFERRED`."""
+        """Return the result of one of the requests in `_DEFERRED`."""
         uncached = _UNCACHED if version in STATELESS_VERSIONS else {}
         match method:
             case "resources/list":
@@ -280,7 +282,7 @@ class Session:
             raise Refusal(code, error.message, {"uri": uri}) from error
 
     def _listen(self, ident: Ident, params: JsonObject, caller: Caller) -> JsonObject:
-        """Tell the client of changes until it cancels its request."""
+        """Tell the client about changes until the client cancels its request."""
         asked = params.get("notifications")
         uris = asked.get("resourceSubscriptions") if isinstance(asked, dict) else None
         if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
@@ -290,7 +292,7 @@ class Session:
         caller.on_set(cancelled.set)
 
         def tell(uri: str) -> None:
-            with acknowledging:  # the acknowledgement is the first message
+            with acknowledging:  # the acknowledgement must be the first message
                 self._notify("resources/updated", {"uri": uri, **meta})
 
         with acknowledging:
@@ -306,7 +308,7 @@ _DEFERRED = frozenset((
     "resources/list", "resources/templates/list", "resources/read", "resources/subscribe", "resources/unsubscribe",
     "prompts/list", "prompts/get",
 ))  # fmt: skip
-"""Requests that read files or the store, so they are carried out with the calls that only read."""
+"""Requests that read files or the store. They are carried out in the same queue as calls that only read."""
 
 
 def _text(params: JsonObject, key: str) -> str:
@@ -317,7 +319,8 @@ def _text(params: JsonObject, key: str) -> str:
 
 
 def _reply_of_tool(ident: Ident, version: str, outcome: ToolResult) -> Iterator[bytes]:
-    """Yield the frame in pieces, because it may be megabytes long. The JSON of the reply is inserted unchanged."""
+    """Yield the frame in pieces, because the frame can be megabytes long. The JSON of the tool's reply is inserted
+    without parsing it."""
     yield b'{"jsonrpc": "2.0", "id": %b, "result": {"content": [{"type": "text", "text": "' % encode(ident)
     for at in range(0, len(outcome.json), PIECE):
         # Only these two characters need escaping when a line of JSON becomes a JSON string.
@@ -333,7 +336,7 @@ def _reply_of_tool(ident: Ident, version: str, outcome: ToolResult) -> Iterator[
 
 
 def _read_version(params: JsonObject) -> str | None:
-    """Return the version that a request names itself, or None."""
+    """Return the version that a request names, or None if it names none."""
     meta = params.get("_meta")
     if not isinstance(meta, dict) or f"{_META}protocolVersion" not in meta:
         return None
@@ -365,7 +368,7 @@ def describe(tool: McpTool, version: str) -> JsonObject:
 
 
 def decode(line: bytes) -> Any:
-    """Decode a line; raise `Refusal` if it is not standard JSON, which is stricter than Python's."""
+    """Decode a line. Raise `Refusal` if the line is not standard JSON, which is stricter than Python's JSON."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON value")
@@ -386,12 +389,12 @@ def _frame(ident: Ident, key: str, body: bytes) -> bytes:
 
 
 def ident_of(message: Any) -> Ident:
-    """Return the id for the reply to a message."""
+    """Return the id with which a message is answered."""
     return _check_ident(message.get("id")) if isinstance(message, dict) else None
 
 
 def _check_ident(ident: Any) -> Ident:
-    """Return an id that can be sent back; None for anything else."""
+    """Return the id if it can be sent back, otherwise None."""
     if isinstance(ident, str):
         return None if _HALF.search(ident) else ident
     return ident if isinstance(ident, int) and not isinstance(ident, bool) else None

@@ -1,7 +1,7 @@
-"""Resources: threads, the plan and its tasks, and notes, each with an address, and who is told when one changes.
+"""Resources (threads, the plan and its tasks, and notes), their addresses, and the subscriptions to their changes.
 
-One Python thread looks at what is subscribed while anything is, and none runs otherwise. A change is announced once for
-each look, however much has changed.
+One Python thread examines the subscribed resources; it runs only while there are subscriptions. However much a resource
+has changed between two looks, the change is announced once.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ from rolecall.nexus import project_paths
 from rolecall.store.canonical import JsonObject
 
 MOST_SUBSCRIPTIONS = 100
-"""The most resources that clients of one server are subscribed to at once."""
+"""How many resources the clients of one server can be subscribed to at once."""
 _MOST_THREADS = 20
 _MOST_NOTES = 200
 _LONGEST_REPORT = 10_000
 _LEAST = 0.2
-"""Seconds between two looks."""
+"""The minimum number of seconds between two looks."""
 _SHARE = 50
-"""A slow look is followed by a pause that is this many times as long, so looking takes at most 2 % of a core."""
+"""The pause after a look is this many times as long as the look, within the limits `_LEAST` and `_MOST`. Looking thus
+rarely uses more than 2 % of a core."""
 _MOST = 5.0
 _INNER = frozenset({"text", "tool_call", "usage", "session", "process", "permission", "remark"})
-"""Events that do not move a thread."""
+"""Kinds of events that do not change the state of a thread."""
 _ADDRESS = re.compile(
     r"rolecall://(?P<kind>threads?|plan|tasks|memory)(?:/(?P<name>[^/]+)(?P<report>/report)?)?"
 )
 
 
 class _Address(NamedTuple):
-    """A resource: `kind` is `threads`, `thread`, `report`, `plan`, `tasks`, `memory` or `note`."""
+    """The parsed address of a resource. `kind` is `threads`, `thread`, `report`, `plan`, `tasks`, `memory` or
+    `note`."""
 
     kind: str
     name: str = ""
@@ -53,7 +55,7 @@ _GROUPS = {
     **dict.fromkeys(("plan", "tasks"), "nexus"),
     **dict.fromkeys(("memory", "note"), "memory"),
 }
-"""The group of tools that each kind of resource belongs to."""
+"""The group of tools to which each kind of resource belongs."""
 _FIXED = {
     "threads": "Threads that have not ended, the newest first.",
     "plan": "The plan: its topic, and every issue with its decision.",
@@ -76,7 +78,7 @@ _TEMPLATES = {
 
 
 class Library:
-    """The resources of the toolbox's groups."""
+    """The resources that belong to the toolbox's groups."""
 
     def __init__(self, toolbox: McpToolbox) -> None:
         self._place = toolbox.place
@@ -107,7 +109,7 @@ class Library:
         ]
 
     def read(self, uri: str) -> JsonObject:
-        """The contents of a resource."""
+        """Return the contents of a resource."""
         address = self._parse(uri)
         mime = _TEMPLATES[address.kind][1] if address.kind in _TEMPLATES else "application/json"
         return {"uri": uri, "mimeType": mime, "text": self._text(address)}
@@ -144,8 +146,8 @@ class Library:
         return _Address(kind, name)
 
     def subscribe(self, uris: Collection[str], tell: Callable[[str], object]) -> Callable[[], None]:
-        """Call `tell` with the address of a resource that has changed, in another Python thread, until the function
-        that is returned is called."""
+        """Call `tell`, in another Python thread, with the address of each resource that changes. Return a function that
+        ends the subscription."""
         return self._watcher.add({uri: self._parse(uri) for uri in uris}, tell)
 
 
@@ -161,14 +163,14 @@ class _Watcher:
         self._lock = threading.Lock()
         self._wanted: dict[object, tuple[Mapping[str, _Address], Callable[[str], object]]] = {}
         self._stamps: dict[str, object] = {}
-        """By the address of a resource, a value that changes with it."""
+        """By the address of each resource, a value that changes whenever the resource changes."""
         self._ended = threading.Event()
         self._is_running = False
 
     def add(self, addresses: Mapping[str, _Address], tell: Callable[[str], object]) -> Callable[[], None]:
         key = object()
         with reader(self._place.store, folder=self._place.project) as rolecall:
-            # Before the client hears that it is subscribed, so that it misses nothing.
+            # Read before the client is told that it is subscribed, so that the client misses no change.
             stamps = {uri: self._look(rolecall, address, None)[0] for uri, address in addresses.items()}
         with self._lock:
             if len(addresses) + sum(len(one) for one, _ in self._wanted.values()) > MOST_SUBSCRIPTIONS:
@@ -203,7 +205,7 @@ class _Watcher:
                 began = perf_counter()
                 found: dict[str, tuple[object, bool]] = {}
                 for uri, address in wanted.items():
-                    with suppress(RolecallError):  # the store may be busy; the next look finds what it has
+                    with suppress(RolecallError):  # if the store is busy, the next look finds the change
                         try:
                             found[uri] = self._look(rolecall, address, stamps[uri])
                         except NotFound:
@@ -220,8 +222,9 @@ class _Watcher:
                 self._ended.wait(min(_MOST, max(_LEAST, _SHARE * (perf_counter() - began))))
 
     def _look(self, rolecall: Rolecall, address: _Address, seen: object) -> tuple[object, bool]:
-        """A value that changes with a resource, and whether it did. Raise an error if the resource does not exist."""
-        if address.kind == "threads":  # the number of the newest event; few events move a thread
+        """Return a value that changes with a resource, and whether the resource changed. Raise an error if the resource
+        does not exist."""
+        if address.kind == "threads":  # the value is the number of the newest event
             if not isinstance(seen, int):
                 return rolecall.newest_event(), False
             events = rolecall.events(after=seen)

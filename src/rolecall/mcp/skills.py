@@ -1,4 +1,4 @@
-"""Prompts: the skills of the catalogue, worded for a host without mechanisms of its own."""
+"""Prompts: the skills of the catalogue, worded for hosts that do not support skills themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def list_prompts() -> list[JsonObject]:
 
 
 def get_prompt(name: str, arguments: Mapping[str, str]) -> JsonObject:
-    """The text of a skill with its arguments, as a message of the user."""
+    """Return the text of a skill with its arguments, as a message from the user."""
     known = _catalog()
     skill = known.skills.get(name)
     if skill is None:
@@ -51,7 +51,7 @@ def _catalog() -> catalog.Catalog:
 
 
 def _modes(skill: Skill) -> list[str]:
-    """The variants of the tags that activate a skill."""
+    """Return the variants of the tags that activate a skill."""
     tags = _catalog().vocabulary.tags
     found = (tags[tag].variants for tag in skill.triggers if tag in tags)
     return [one for variants in found for one in variants if one != ANY_VARIANT]

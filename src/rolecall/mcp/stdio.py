@@ -1,11 +1,12 @@
-"""The stdio transport: one JSON message per line on standard input, replies on standard output.
+"""The stdio transport: one JSON message per line on standard input, and replies on standard output.
 
-The calling thread reads messages and answers those that need no tool. A second thread carries out calls that may have
-to wait for other writers, one at a time, and a third those that only read; a long call gets its own thread. So a
-cancellation is read while a call runs, and a cancelled call that has not started never starts.
+The calling thread reads messages and answers those that need no tool. A second thread carries out, one at a time, the
+calls that might have to wait for other writers; a third does the same for calls that only read. A long call gets its
+own thread. A cancellation is therefore read while a call runs, and a call that is cancelled before it starts never
+runs.
 
-Descriptors 0 and 1 are replaced by the null device and standard error, and the pipe gets other numbers, so that no
-stray print, ours or a child's, can get between two messages.
+Descriptor 0 is replaced by the null device and descriptor 1 by standard error, and the pipe gets other numbers. Nothing
+that this process or a child prints can therefore get between two messages.
 """
 
 from __future__ import annotations
@@ -35,26 +36,28 @@ else:
     traceback = Module("traceback")
 
 LONGEST = 16 * 1024 * 1024
-"""The longest line in bytes; a longer one is refused and skipped."""
+"""The maximum length of a line in bytes. A longer line is refused and skipped."""
 _CHUNK = 256 * 1024
 _PIPE = 1024 * 1024
-"""How many bytes the pipe to the client is to hold, so that a long reply need not wait for the client at each piece."""
+"""The requested capacity in bytes of the pipe to the client, so that a long reply need not wait for the client after
+each piece."""
 _WAITING = 1_000
-"""The most calls waiting to be carried out; beyond that, reading waits too."""
+"""How many calls can wait to be carried out. When there are more, reading waits too."""
 _GRACE = 1.0
-"""Seconds for running calls when the server must end, and for calls waiting for a lock when the input ends."""
+"""Seconds that running calls get when the server must end, and that calls waiting for a lock get when the input
+ends."""
 _AGENT_GRACE = 8.0
-"""Seconds for a long call in that case; an agent that does not end is killed in this time."""
+"""Seconds that a long call gets when the server must end. Within this time, an agent that does not stop is killed."""
 
 
 def serve(toolbox: McpToolbox, instructions: str) -> None:
-    """Answer the client until it closes its end; everything received by then is answered first."""
+    """Answer the client until it closes its end of the pipe. Everything received by then is answered first."""
     for number, wrong, name in ((0, os.O_WRONLY, "input"), (1, os.O_RDONLY, "output")):
         try:
             is_wrong = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == wrong
         except OSError:
             is_wrong = True
-        if is_wrong:  # otherwise it would end or hang without a message
+        if is_wrong:  # without this check, the server would end or hang without a message
             raise UsageError(
                 f"standard {name} is closed, or open in the wrong direction",
                 hint="A host has to start the server with a pipe to it and one from it; --http needs none.",
@@ -74,11 +77,12 @@ def serve(toolbox: McpToolbox, instructions: str) -> None:
 
 
 class _Ended(BaseException):
-    """SIGTERM was received. Not an `Exception`, so that no handler takes it for an ordinary failure."""
+    """Raised when SIGTERM is received. This is not an `Exception`, so that no handler mistakes it for an ordinary
+    failure."""
 
 
 class _Job(NamedTuple):
-    """Messages that are answered together: one, or a batch."""
+    """Messages that are answered together: a single message, or a batch."""
 
     parts: list[bytes | PendingCall | None]
     is_batch: bool = False
@@ -94,12 +98,12 @@ class _Server:
         self._sink = sink
         self._writing = Lock()
         self._lines: dict[bool, Queue[_Job | None]] = {}
-        """Queues of calls that may have to wait for others, and of calls that only read, each in order of arrival."""
+        """By whether its calls might have to wait for other writers, each queue of calls, in order of arrival."""
         self._threads: list[tuple[Thread, bool]] = []
-        """Each thread, and whether it carries out one long call."""
+        """The threads, each with whether it carries out a single long call."""
 
     def take(self, line: bytes | None) -> None:
-        """Process a line from the client; None stands for a line that was too long."""
+        """Process a line from the client. None represents a line that was too long."""
         if line is None:
             limit = f"a message is at most {LONGEST} bytes long"
             return self._write([failure(None, protocol.INVALID_REQUEST, limit)])
@@ -140,7 +144,7 @@ class _Server:
         return self._lines[may_wait]
 
     def _start(self, work: Callable[[], None], *, is_long: bool) -> None:
-        # A daemon thread, because the program does not wait at exit for results that nobody reads.
+        # The thread is a daemon, so that the program does not wait at exit for results that nobody reads.
         thread = Thread(target=work, daemon=True)
         thread.start()
         self._threads = [*(each for each in self._threads if each[0].is_alive()), (thread, is_long)]
@@ -167,9 +171,10 @@ class _Server:
             self.session.running.pop(part.ident, None)
 
     def _write(self, frame: Iterable[bytes]) -> None:
-        """Write a frame as one line; the client can read the beginning of a long one while the rest is prepared."""
+        """Write a frame as one line. The client can read the beginning of a long frame while the rest is being
+        prepared."""
         held = b""
-        with self._writing, suppress(OSError):  # nobody reads any more; the input will end too
+        with self._writing, suppress(OSError):  # the client no longer reads, and the input will end too
             for piece in chain(frame, [b"\n"]):
                 held += piece
                 if len(held) >= protocol.PIECE:
@@ -183,8 +188,8 @@ class _Server:
             rest = rest[os.write(self._sink, rest) :]
 
     def finish(self, *, within: float | None = None) -> None:
-        """Wait for running calls. Long ones are stopped, because the client is gone; one that waits for a lock gives up
-        after a while."""
+        """Wait for running calls. Long calls are stopped, because the client is gone; a call that waits for a lock
+        gives up after a while."""
         for call in list(self.session.running.values()):
             call.caller.patience_ends = monotonic() + _GRACE
             if call.is_long:
@@ -205,8 +210,8 @@ def _fail(ident: protocol.Ident, error: Exception) -> bytes:
 
 
 def lines(source: int, woken: int) -> Iterator[bytes | None]:
-    """Yield the lines from a descriptor, or None for one that is too long and was discarded. `woken` becomes readable
-    after a signal, because a read that starts right after the signal would not be interrupted."""
+    """Yield the lines from a descriptor, and None in place of each line that was too long and was discarded. `woken`
+    becomes readable after a signal, because a signal that arrives just before a read would not interrupt the read."""
     held: list[bytes] = []
     size = 0
     either = poll()
@@ -225,12 +230,12 @@ def lines(source: int, woken: int) -> Iterator[bytes | None]:
 
 
 def _take_pipe() -> tuple[int, int]:
-    """Move our ends of the pipe to descriptors that no child inherits and no print uses."""
+    """Move this process's ends of the pipe to descriptors that no child inherits and to which nothing prints."""
     while (null := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # a host may have closed one of the first three, whose number ours must not get
+        pass  # if the host closed descriptor 0, 1 or 2, the pipe must not get that number
     source, sink = os.dup(0), os.dup(1)
     for end in (source, sink):
-        os.set_blocking(end, True)  # some hosts leave them non-blocking
+        os.set_blocking(end, True)  # some hosts leave the pipe non-blocking
     if sys.platform == "linux":
         with suppress(OSError):  # not a pipe, or the system does not allow this user a larger one
             fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _PIPE)
@@ -242,8 +247,8 @@ def _take_pipe() -> tuple[int, int]:
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[int]:
-    """On SIGTERM, end the program cleanly and then by the signal itself, so that the sender sees it. Yield a
-    descriptor that becomes readable after a signal."""
+    """Handle SIGTERM during a `with` block: end the program cleanly, and then by the signal itself, so that the sender
+    sees it. Yield a descriptor that becomes readable after a signal."""
 
     def end(_number: int, _frame: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough

@@ -1,11 +1,11 @@
-"""Implements the tools of workflows and threads as thin wrappers around the library.
+"""The functions behind the tools for workflows and threads: thin wrappers around the library.
 
-A model reads every reply, so replies are small: ids, status, the beginning of the result, and which tool shows more.
-With `detail`, they contain everything.
+A model reads every reply, so replies are small: ids, status, the beginning of the result, and the tool that shows more.
+With `detail`, replies contain everything.
 
-The client sees nothing that an agent or a workflow prints: see `stdio.py`. `thread_answer` accepts only the kind of
-answer that was asked for, because a text could otherwise influence any role, and an output could replace any agent's.
-So it accepts a text only if the thread waits for one, and an output only if a person plays the next role.
+The client sees nothing that an agent or a workflow prints: see `stdio.py`. `thread_answer` accepts a text only if the
+thread waits for a text, and an output only if a person plays the next role. Otherwise a text could influence any role,
+and an output could take the place of any agent's answer.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def list_workflows(place: ToolContext, _caller: Caller, /, detail: bool = False)
 
 
 def _find_workflow(place: ToolContext, rolecall: Rolecall, text: str) -> Found:
-    """Find a workflow by name, id or file; a client may not read files outside the project."""
+    """Find a workflow by its name, its id or its file. A file must be in the project or the gallery."""
     found = rolecall.find_workflow(text)
     inside = os.path.join(os.path.realpath(place.project), "")
     is_ours = found.path is None or gallery.has_file(found.path)
@@ -108,7 +108,7 @@ def show_workflow(place: ToolContext, _caller: Caller, /, workflow: str, detail:
 
 
 def _outline(workflow: Mapping[str, object]) -> JsonObject:
-    """A workflow without the goals and schemas of its roles."""
+    """Return a workflow without the goals and schemas of its roles."""
     roles = workflow.get("roles")
     named = {
         name: {key: role[key] for key in ("description", "agent") if role.get(key)}
@@ -167,9 +167,10 @@ def run_thread(
 
 
 def _run(place: ToolContext, caller: Caller, thread: Thread, *, wait: bool, detail: bool) -> JsonObject:
-    """Run a thread here and report its progress, or hand it over to the service or a process of its own."""
+    """Run a thread here and report its progress. Without `wait`, hand the thread over to the service or to a process of
+    its own."""
     if not wait:
-        # Before it runs, because it may end at once.
+        # Record the thread before it runs, because it can end at once.
         handed_over.note(place.project, thread.id, config.full_store_address(place.store))
         assigned = _runner(place).carry_on(thread)
         shown = {**_brief(thread.entry()), "runs": assigned.runs}
@@ -185,7 +186,8 @@ def _run(place: ToolContext, caller: Caller, thread: Thread, *, wait: bool, deta
 
 
 def _follow(caller: Caller, run: Run) -> None:
-    # In a separate thread, because stopping waits for the agent and must not block reading cancellations.
+    # The run is stopped in a separate thread, because stopping waits for the agent, and cancellations must still be
+    # read meanwhile.
     caller.on_set(Background(target=run.stop, daemon=True).start)
     for event in run:
         if message := _word(event):
@@ -202,7 +204,7 @@ def _runner(place: ToolContext) -> ThreadRunner:
 
 
 def _word(event: Event) -> str:
-    """What a progress notification says of an event; empty for those that a host need not show."""
+    """Return the text of a progress notification about an event. Empty for an event that a host need not show."""
     body = event.body
     match event.kind:
         case "step_started":
@@ -222,7 +224,7 @@ def _word(event: Event) -> str:
 def wait_for_thread(
     place: ToolContext, caller: Caller, /, thread: str, seconds: int = 600, detail: bool = False
 ) -> JsonObject:
-    """Wait until nobody runs a thread any more, or the time is over."""
+    """Wait until no process runs a thread any more, or until the time is over."""
     with find_thread(place, thread) as found:
         cancelled, until, events = Signal(), monotonic() + seconds, found.tail()
         caller.on_set(cancelled.set)
@@ -237,7 +239,7 @@ def wait_for_thread(
                 break
             cancelled.wait(min(_GLANCE, max(0.0, until - monotonic())))
         if is_over and place.agent is None and not place.restrictions:
-            handed_over.forget(place.project, found.id)  # the caller hears of it now
+            handed_over.forget(place.project, found.id)  # this reply tells the caller
         failed = {"problem": problem} if problem else {}
         return {**_show(found, detail=detail), "isOver": is_over, **failed}
 
@@ -254,7 +256,7 @@ def show_thread(place: ToolContext, _caller: Caller, /, thread: str, detail: boo
 
 
 def _brief(entry: JsonObject) -> JsonObject:
-    """The entry of a thread without what few callers need."""
+    """Return the entry of a thread without the fields that few callers need."""
     known = {key: entry[key] for key in _BRIEF if entry.get(key) is not None}
     return {**known, "continue": with_tool(entry)["continue"]}
 
@@ -331,7 +333,7 @@ def answer_thread(
     output: JsonObject | None = None,
     body: str | None = None,
 ) -> JsonObject:
-    """Show the question if no answer is given; otherwise add the answer to the thread."""
+    """Add an answer to a thread. If no answer is given, show the question."""
     given = "text" if text is not None else "output" if output is not None else None
     if text is not None and output is not None:
         raise UsageError(
@@ -362,7 +364,7 @@ def answer_thread(
 
 
 def _takes(found: Thread, question: Question) -> str | None:
-    """The kind of answer a thread waits for, `text` or `output`; None if it waits for none."""
+    """Return the kind of answer for which a thread waits, `text` or `output`, or None if it waits for no answer."""
     onward = found.continuation
     if found.state.status == Status.RUNNING or onward is None:
         return None
@@ -371,7 +373,7 @@ def _takes(found: Thread, question: Question) -> str | None:
             if found.agent_of(question.due.role) == HUMAN:
                 return "output"
         except RolecallError:
-            pass  # a missing agent is reported by the step; a person is never missing
+            pass  # the step will report a missing agent, so the role is not played by a person
     return "text" if TOOL_NAMES.get(onward.code) == "thread_answer" else None
 
 
@@ -396,4 +398,4 @@ _ONWARD = {
     "suspended": "Ask the user: no tool raises a limit.",
     "waiting": "It waits for the members of its group: thread_list with `members` shows them.",
 }
-"""Advice for a thread that asks nothing, by its status."""
+"""Advice for a thread that asks nothing, by the thread's status."""

@@ -1,4 +1,4 @@
-"""The tools of workflows and threads. `thread_verbs.py` implements them and is imported at the first call."""
+"""The tools for workflows and threads. `thread_verbs.py` implements the tools and is imported at the first call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _START = {
     ),
 }
 _RUNS_AGENTS: dict[str, Any] = {"is_for_lead": True, "starts_threads": True, "reaches_out": True}
-"""A thread's agents have their own restrictions, so a restricted caller must not use them to get around its own."""
+"""Fields of tools that run agents. The agents of a thread have their own restrictions, so a restricted caller must not
+be able to use these agents to get around its own restrictions."""
 
 TOOLS = (
     _tool(

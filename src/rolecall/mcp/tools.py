@@ -1,7 +1,7 @@
 """The table of MCP tools by group, and how a tool is run.
 
-A group is a module with `TOOLS`; it is imported when tools are first listed or called, because `initialize` must be
-answered quickly.
+A group is a module with a `TOOLS` list. The module is imported when tools are first listed or called, because
+`initialize` must be answered quickly.
 """
 
 from __future__ import annotations
@@ -40,35 +40,36 @@ GROUPS: Mapping[str, str] = {
 }
 """The module of each group of tools."""
 SKILLS = "skills"
-"""The group of prompts."""
+"""The group that contains the prompts."""
 ALL_GROUPS = (*GROUPS, SKILLS)
-"""A host may leave out groups it does not want."""
+"""All groups. A host can leave out the groups that it does not want."""
 
 _LARGEST_STRUCTURE = 64 * 1024
 _LAST_TRIES = 5
-"""The least number of times a call tries for a lock, even after its patience has ended."""
+"""How often a call tries to take a lock at least, even if its patience has ended."""
 _LONGEST_MESSAGE = 300
 _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class ToolResult(NamedTuple):
-    """A tool's result: the JSON of its reply, or of `{"error": …}`, in one line without tabs."""
+    """A tool's result: its reply, or `{"error": …}`, as JSON on one line without tabs."""
 
     json: bytes
     is_error: bool
 
     @property
     def is_sent_twice(self) -> bool:
-        """Whether it is also sent as `structuredContent`, which is optional; all hosts accept the text alone."""
+        """Whether the reply is also sent as `structuredContent`. This is optional, because all hosts accept the text
+        alone."""
         return len(self.json) <= _LARGEST_STRUCTURE
 
 
 class Caller:
-    """The other end of a call: whether it still waits for the result, and how it hears of progress. `on_set` registers
-    what to stop when it no longer waits."""
+    """The other end of a call. It records whether the caller still waits for the result, and reports progress. `on_set`
+    registers functions that stop the work when the caller no longer waits."""
 
     def __init__(self, report: Callable[[JsonObject], object] | None = None) -> None:
-        """`report` sends the fields of a progress notification; None if the caller asked for none."""
+        """`report` sends the fields of a progress notification. It is None if the caller did not ask for progress."""
         self.is_set = False
         self.patience_ends: float | None = None
         """When a call waiting for a lock gives up, on the `time.monotonic` clock; None means never."""
@@ -79,7 +80,8 @@ class Caller:
         self._lock = Lock()
 
     def tell(self, message: str, *, done: int | None = None, total: int | None = None) -> None:
-        """Report progress. Without `done`, each message counts as one, because the number must grow."""
+        """Report progress. Without `done`, the progress increases by one, because each report must contain a higher
+        number than the last."""
         if self._report is None or self.is_set or (done is not None and done <= self._done):
             return
         self._done = self._done + 1 if done is None else done
@@ -91,75 +93,78 @@ class Caller:
         self._stop()
 
     def has_given_up(self) -> bool:
-        """Whether a call waiting for a lock should give up. A free lock is taken even after patience has ended."""
+        """Return whether a call that waits for a lock should give up. A lock that is free is taken even after the
+        call's patience has ended."""
         self._tries += 1
         is_late = self.patience_ends is not None and monotonic() > self.patience_ends
         return self.is_set or (is_late and self._tries > _LAST_TRIES)
 
     def on_set(self, stop: Callable[[], object]) -> None:
-        """Call `stop` when this is set, immediately if it already is."""
+        """Call `stop` as soon as the caller no longer waits for the result. If that is already the case, call `stop`
+        immediately."""
         with self._lock:
             self._stops.append(stop)
         if self.is_set:
             self._stop()
 
     def _stop(self) -> None:
-        with self._lock:  # each is called once, even if two threads arrive here
+        with self._lock:  # each function is called once, even if two threads call this method
             stops, self._stops = self._stops, []
         for stop in stops:
             stop()
 
 
 class ToolContext(NamedTuple):
-    """What tools work on, and the caller's restrictions."""
+    """What the tools work on, and the restrictions of the caller."""
 
     project: str
     store: str | None = None
     restrictions: tuple[str, ...] = ()
     agent: str | None = None
-    """The calling agent's name in the catalogue; None for the lead."""
+    """The calling agent's name in the catalogue, or None for the lead."""
     may_start_threads: bool = True
-    """False inside a step whose role may not start threads."""
+    """False inside a step if the role of the step may not start threads."""
 
 
 Effect: TypeAlias = Literal["reads", "adds", "changes"]
 McpOutput: TypeAlias = "JsonObject | bytes"
-"""An object, or its JSON if that is already available."""
+"""An object, or its JSON if the JSON is already available."""
 Run: TypeAlias = "Callable[..., McpOutput]"
-"""Takes the place, the caller, and the tool's arguments by their names."""
+"""A function of the tool's context, the caller, and the tool's arguments, which are passed by name."""
 
 
 class McpTool(NamedTuple):
     name: str
     description: str
     schema: Schema
-    """The JSON Schema of its arguments."""
+    """The JSON Schema of the tool's arguments."""
     run: Run | tuple[str, str]
-    """A function, or its module and name, so that a slow import is delayed until the first call."""
+    """A function, or the names of its module and of the function, so that a slow import is delayed until the first
+    call."""
     effect: Effect
     classes: tuple[str, ...] = ()
-    """The classes of actions it performs; a restriction that denies one of them denies the tool."""
+    """The classes of actions that the tool performs. A restriction that denies one of these classes denies the tool."""
     is_for_lead: bool = False
-    """Whether only the lead may call it, to plan, decide or start agents."""
+    """Whether only the lead may call the tool, because the tool plans, decides or starts agents."""
     starts_threads: bool = False
-    """Whether it starts or moves threads."""
+    """Whether the tool starts or moves threads."""
     is_long: bool = False
-    """Whether it may take minutes, so that it must not hold up other calls; it can be cancelled."""
+    """Whether a call might take minutes. Other calls do not wait for such a call, and it can be cancelled."""
     reaches_out: bool = False
-    """Whether it acts on more than the project's own files."""
+    """Whether the tool acts on more than the project's own files."""
     notes_reads: bool = False
-    """Whether it reads but may record the read."""
+    """Whether the tool only reads, but might record that something was read."""
     checks: bool = False
-    """Whether its arguments are checked against the schema before it runs."""
+    """Whether the arguments are checked against the schema before the tool runs."""
 
     @property
     def may_wait(self) -> bool:
-        """Whether it may have to wait for another writer."""
+        """Whether a call might have to wait for another writer."""
         return self.effect != "reads" or self.notes_reads
 
     @property
     def annotations(self) -> dict[str, bool]:
-        """Hints that a host may show its user before a call."""
+        """Hints about the tool that a host can show its user before a call."""
         reads = self.effect == "reads"
         more = {} if reads else {"destructiveHint": self.effect == "changes"}
         return {"readOnlyHint": reads, **more, "openWorldHint": self.reaches_out}
@@ -175,7 +180,7 @@ def checked_tool(
     effect: Effect = "reads",
     **more: Any,
 ) -> McpTool:
-    """Create a tool whose arguments are checked against their schemas; `more` are fields of `McpTool`."""
+    """Create a tool whose arguments are checked against their schemas. `more` contains further fields of `McpTool`."""
     schema = {
         "type": "object",
         "properties": {**required, **(optional or {})},
@@ -202,7 +207,7 @@ def flag(description: str) -> Schema:
 
 
 class McpToolbox:
-    """The selected groups' tools for one project and caller."""
+    """The tools of the selected groups, for one project and one caller."""
 
     def __init__(self, place: ToolContext, groups: Iterable[str] = ALL_GROUPS) -> None:
         self.place = place
@@ -211,7 +216,8 @@ class McpToolbox:
 
     @property
     def capabilities(self) -> JsonObject:
-        """What the server offers; skills are instructions for the lead."""
+        """What the server offers. Prompts are offered only to the lead, because skills are instructions for the
+        lead."""
         found: dict[str, JsonObject] = {"tools": {}}
         if {"nexus", "memory", "threads"} & {*self.groups}:
             found["resources"] = {"subscribe": True}
@@ -220,11 +226,12 @@ class McpToolbox:
         return found
 
     def list_tools(self) -> list[McpTool]:
-        """Return the tools that may be called here."""
+        """Return the tools that the caller is allowed to call."""
         return [tool for tool in self._load().values() if not self._denial(tool)]
 
     def find(self, name: str) -> McpTool | None:
-        """Find a tool, even one that may not be called, so that the refusal can say why."""
+        """Return the tool with this name, or None. A tool that may not be called is returned too, so that the refusal
+        can say why."""
         return self._load().get(name)
 
     def _load(self) -> dict[str, McpTool]:
@@ -234,7 +241,7 @@ class McpToolbox:
         return self._tools
 
     def _denial(self, tool: McpTool) -> str:
-        """Explain why a tool may not be called here; empty if it may."""
+        """Return the reason why a tool may not be called here. Empty if the tool may be called."""
         agent, restrictions = self.place.agent, self.place.restrictions
         if tool.is_for_lead and agent is not None:
             return f"{tool.name} is for the lead, and this server was started for {agent}"
@@ -251,7 +258,7 @@ class McpToolbox:
         return ""
 
     def run(self, tool: McpTool, arguments: JsonObject, caller: Caller) -> ToolResult:
-        """Run a tool and return its reply. An error becomes the reply, and the server continues."""
+        """Run a tool and return its reply. An error becomes the reply, so that the server continues."""
         if denial := self._denial(tool):
             return _fail(denial)
         # A call waiting for the project's lock gives up when it is cancelled, and writes nothing.
@@ -272,7 +279,9 @@ class McpToolbox:
 def _check_arguments(tool: McpTool, arguments: JsonObject) -> None:
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:  # JSON can express it, but no file, store or agent can hold it
+    except (
+        UnicodeEncodeError
+    ) as error:  # JSON can express such a character, but no file, store or agent can hold it
         raise UsageError(
             "the arguments hold half of a surrogate pair, which is not a character",
             hint="Send the character itself, or both halves of its pair.",
@@ -291,7 +300,7 @@ def encode(value: Any) -> bytes:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     try:
         return text.encode("utf-8")
-    except UnicodeEncodeError:  # half a pair, whose escape would make many clients refuse the message
+    except UnicodeEncodeError:  # half a surrogate pair; many clients would refuse a message with its escape
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
 
 
@@ -302,7 +311,7 @@ def _encode(reply: McpOutput) -> bytes:
         reply
     ):  # JSON allows an escape of half a pair, but many clients refuse it
         return encode(json.loads(reply))
-    # In JSON these occur only between values, and a message must be one line.
+    # A message must be one line. In JSON, these characters occur only between values.
     return reply.replace(b"\n", b" ").replace(b"\r", b" ").replace(b"\t", b" ")
 
 
@@ -311,7 +320,8 @@ def _fail(message: str, hint: str = "") -> ToolResult:
 
 
 def choose_groups(*, only: Iterable[str] = (), without: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the selected groups. An unknown name is an error, so that a misspelling does not enable tools."""
+    """Return the selected groups. An unknown name is an error, because a misspelt exclusion would otherwise leave tools
+    enabled."""
     only, without = tuple(only), tuple(without)
     for name in (*only, *without):
         if name not in ALL_GROUPS:

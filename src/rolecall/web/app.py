@@ -65,7 +65,8 @@ _HEADER = "x-rolecall"
 _SIGN_OUT = "/api/signout"
 _LARGEST_BODY = 2_000_000
 _SHARED = 0.3
-"""Seconds for which pages share a count of the inbox; shorter than the pause between an event and their request."""
+"""Seconds for which pages share one count of the inbox. This is shorter than the time between an event and the requests
+of the pages that receive the event."""
 _KEY = re.compile(r"[A-Za-z0-9_-]{16,100}")
 _SIGN_IN_FAILED = (
     "<!doctype html><html lang=en><meta charset=utf-8><title>Rolecall</title>"
@@ -77,7 +78,7 @@ _SIGN_IN_FAILED = (
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """What the server works on."""
+    """The store and folder on which the server works, and the options of the server."""
 
     folder: str
     store: str | None
@@ -85,9 +86,9 @@ class SiteSettings:
 
 
 class WorkerThreads:
-    """Python threads that run verbs. Each keeps a Rolecall of its own, because a connection to a store belongs to one
-    thread. Slow verbs, and verbs that change something, have threads of their own, so that killing a thread never
-    waits."""
+    """The Python threads that run verbs. Each thread keeps its own `Rolecall`, because a connection to a store belongs
+    to one Python thread. There are separate pools for slow verbs and for verbs that change something, so that a request
+    to kill a thread never waits."""
 
     def __init__(self, settings: SiteSettings) -> None:
         self._settings = settings
@@ -113,21 +114,21 @@ class WorkerThreads:
 
 
 class _Counted(NamedTuple):
-    """A count of what waits for a person."""
+    """A count of the items that wait for a person."""
 
     number: int
     event: int
-    """The newest event before it."""
+    """The number of the newest event before the count."""
     problems: Mapping[str, str]
     until: float
-    """When it expires."""
+    """When the count expires."""
 
 
 class WebSite:
     """The handlers of all routes."""
 
     def __init__(self, settings: SiteSettings, signin: BrowserSignIn, *, tell: Callable[[str], None]) -> None:
-        """`tell` gets each fresh sign-in path."""
+        """`tell` is called with the path of each fresh sign-in link."""
         self._settings = settings
         self._signin = signin
         self._tell = tell
@@ -145,7 +146,7 @@ class WebSite:
     # -- signing in --
 
     async def sign_in(self, request: Request) -> Response:
-        """GET accepts a one-time link, POST a token."""
+        """Sign a browser in: GET accepts a one-time link, and POST accepts a token."""
         if request.method == "GET":
             found = self._signin.take_link(request.query_params.get("once", ""))
             if found != "unknown":
@@ -181,7 +182,7 @@ class WebSite:
         return f"/signin?once={self._signin.make_link()}"
 
     def _refuse_stranger(self, request: Request) -> Response | None:
-        """The refusal of a request that may not use the interface; None if it may."""
+        """Return the refusal of a request that may not use the interface, or None if the request is allowed."""
         name = _cookie_name(request)
         cookie = request.cookies.get(name, "")
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -206,7 +207,7 @@ class WebSite:
         return None
 
     def guard(self, run: Handler) -> Handler:
-        """Refuse callers who may not use the interface, and report errors."""
+        """Return a handler that refuses callers who may not use the interface, and reports errors."""
 
         async def check_and_run(request: Request) -> Response:
             try:
@@ -220,7 +221,7 @@ class WebSite:
 
     async def show_me(self, _request: Request) -> Response:
         def look(rolecall: Rolecall) -> JsonObject:
-            newest = rolecall.newest_event()  # before the rest is read
+            newest = rolecall.newest_event()  # read first, so that the page misses no later event
             address = config.without_password(config.full_store_address(self._settings.store))
             return {
                 "lastEvent": newest,
@@ -237,7 +238,8 @@ class WebSite:
         return _reply(await self._workers.run(look))
 
     def _count_waiting(self, rolecall: Rolecall, newest: int) -> int:
-        """How many items wait for a person, at most 100. All pages ask after the same events and share the count."""
+        """Return how many items wait for a person, at most 100. All pages ask after the same events, so they share the
+        count."""
         problems = self._runner.problems
         with self._counting:
             known = self._counted
@@ -287,8 +289,8 @@ class WebSite:
         )
 
     async def _run(self, verb: ApiVerb, call: Call) -> Any:
-        """The result of a verb, as a reply unless a thread continues; a `Failure` if the verb's own process ended with
-        one."""
+        """Return the result of a verb: a reply or, if a thread should then run, a `GoesOn`. If the verb runs in its own
+        process and fails there, return the `Failure`."""
 
         def complete(rolecall: Rolecall) -> Ask:
             return Ask(**vars(call), rolecall=rolecall, problems=self._runner.problems)
@@ -302,7 +304,7 @@ class WebSite:
             return GoesOn(made.id, is_run=call.body.get("run", True), reply=call.path) if made else None
 
         if call.request and (repeated := await self._workers.run(find_made)):
-            return repeated  # its workflow may be gone
+            return repeated  # the workflow might no longer exist, so it is not looked up
         if verb.loads is not None and await self._workers.run(runs_code):
             return await child.run(verb, call, folder=self._settings.folder, store=self._settings.store)
 
@@ -319,7 +321,7 @@ class WebSite:
         return {**found.reply, "thread": thread.id, "status": thread.status, **run._asdict()}
 
     async def send_report(self, request: Request) -> Response:
-        """A thread's report as a download."""
+        """Send a thread's report as a download."""
         is_markdown = request.query_params.get("format") == "markdown"
         ident = request.path_params["thread"]
         text = await self._workers.run(
@@ -329,7 +331,7 @@ class WebSite:
         return _send_file(text, ident, "md" if is_markdown else "html")
 
     async def send_eval_report(self, request: Request) -> Response:
-        """The page of an evaluation as a download."""
+        """Send the page of an evaluation as a download."""
         query, ident = request.query_params, request.path_params["run"]
         text = await self._workers.run(
             lambda rolecall: rolecall.evals().page(ident, base=query.get("base", "")), is_slow=True
@@ -379,7 +381,7 @@ def make_app(settings: SiteSettings, signin: BrowserSignIn, *, tell: Callable[[s
 
 
 class _SecureHeaders:
-    """Adds the headers that restrict what our pages may do in a browser."""
+    """Middleware that adds the headers that restrict what Rolecall's pages can do in a browser."""
 
     def __init__(self, app: ASGIApp, policy: str) -> None:
         self._app = app
@@ -402,7 +404,8 @@ class _SecureHeaders:
 
 
 def _project_folder(folder: str) -> str:
-    """The project around a folder, or outside git the folder itself, so that its threads can still be shown."""
+    """Return the project around a folder. Outside a git repository, return the folder itself, so that its threads can
+    still be shown."""
     try:
         return project_paths.find(folder)
     except RolecallError:

@@ -1,4 +1,4 @@
-"""The page's files, which come with the package."""
+"""The files of the page, which come with the package."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Asset(NamedTuple):
 
 
 class Assets:
-    """The files by their paths under `static/`. The page names them under their version, so that browsers may keep
-    them."""
+    """The files of the page, by their paths under `static/`. The page refers to the files by addresses that contain the
+    version, so that browsers can cache the files."""
 
     def __init__(self) -> None:
         found = dict(_read_files(resources.files("rolecall.web") / "static", ""))
@@ -38,7 +38,8 @@ class Assets:
 
     @property
     def policy(self) -> str:
-        """The Content-Security-Policy: own files only, and the import map of the page by its hash."""
+        """The Content-Security-Policy. It allows only the site's own files, and the import map of the page by its
+        hash."""
         found = re.search(rb'<script type="importmap">(.*?)</script>', self._files[_PAGE].data, re.S)
         digest = base64.b64encode(hashlib.sha256(found[1] if found else b"").digest()).decode()
         return (
@@ -47,7 +48,7 @@ class Assets:
         )
 
     async def send_page(self, request: Request) -> Response:
-        """The page itself, which every other address serves."""
+        """Send the page itself, which is served at every other address."""
         return _send(request, self._files[_PAGE], "no-cache")
 
     async def send_file(self, request: Request) -> Response:

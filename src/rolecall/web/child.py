@@ -1,5 +1,5 @@
-"""Runs a verb that loads a workflow in Python in a separate process (`python -m rolecall.web.child`): such code may
-hang, print, or end its process, and the page must keep working."""
+"""Run a verb that loads a workflow in Python, in a separate process (`python -m rolecall.web.child`). The code of such
+a workflow can hang, print, or end its process, and the page must keep working."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MODULES = (threads, service)
 
 
 async def run(verb: ApiVerb, call: Call, *, folder: str, store: str | None) -> Any:
-    """The verb's result, or the `Failure` with which it ended."""
+    """Return the result of the verb, or the `Failure` with which the verb ended."""
     try:
         ended = await process.run(
             [sys.executable, "-P", "-m", "rolecall.web.child"],
@@ -35,7 +35,7 @@ async def run(verb: ApiVerb, call: Call, *, folder: str, store: str | None) -> A
             timeout=_SECONDS,
             max_output=_LARGEST_REPLY,
         )
-    except AgentError as error:  # it could not be started
+    except AgentError as error:  # the process could not be started
         return failure.describe(error)
     if ended.ending == "timeout":
         return Failure(504, "slow", f"the code of this workflow did not finish within {_SECONDS} seconds")
@@ -55,7 +55,7 @@ async def run(verb: ApiVerb, call: Call, *, folder: str, store: str | None) -> A
 def main() -> None:
     asked = json.load(sys.stdin)
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # a workflow in Python may print
+    os.dup2(2, 1)  # a workflow in Python can print
     [verb] = [verb for verb in VERBS if verb.is_writing and verb.path == asked["verb"]]
     request = asked["call"].pop("request")
     answer: JsonObject
@@ -68,7 +68,7 @@ def main() -> None:
         answer = {"failure": failure.describe(error)}
     json.dump(answer, output)
     output.flush()
-    os._exit(0)  # anything that the code has left running
+    os._exit(0)  # also ends Python threads that the workflow has left running
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""`rolecall web`: the page that shows and steers threads, for a browser.
+"""`rolecall web`: serve the page that shows and steers threads in a browser.
 
-The CLI lists this module in its table of commands; what the `web` extra installs is imported when it is served.
+The CLI lists this module in its table of commands. The packages of the `web` extra are imported only when the page is
+served.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs of suites: a list, and the parts of the page of one."""
+"""The verbs for runs of suites: a list of runs, and the parts of the page of one run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rolecall.evals.results import Report
 
 _KNOWN: dict[tuple[str, str | None], JsonObject] = {}
-"""The data read from runs, by their ids and newest results."""
+"""The data already read from runs, by the id and the newest result of each run."""
 _MOST_KNOWN = 500
 
 

@@ -1,4 +1,4 @@
-"""Errors as the JSON interface reports them."""
+"""The form in which the JSON interface reports errors."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (ValueError, 400, "usage"),
 )
 EXPECTED = (RolecallError, OSError, ValueError)
-"""The errors that a verb may raise."""
+"""The errors that a verb is expected to raise."""
 
 
 class Failure(NamedTuple):
     status: int
-    """The status of the reply."""
+    """The HTTP status of the reply."""
     code: str
     error: str
     hint: str = ""
     problems: tuple[str, ...] = ()
-    """The places where a body does not fit."""
+    """The places where a request body does not fit its schema."""
 
 
 def describe(error: BaseException) -> Failure:
-    """Describe one of the errors that are `EXPECTED`."""
+    """Return the failure that describes an error. The error must be one of `EXPECTED`."""
     status, code = next((status, code) for kind, status, code in _STATUSES if isinstance(error, kind))
     if not isinstance(error, RolecallError):
         why = (

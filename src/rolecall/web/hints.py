@@ -1,4 +1,4 @@
-"""The page's wording of a hint: with the button that carries it out, or as plain advice."""
+"""The wording of hints on the page: the button that carries out the hint, or plain advice."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ BUTTONS = {
     "start_plan": "Start a plan",
     "watch_thread": "Thread",
 }
-"""The button or page for each action that has one."""
+"""The button or page for each action that the page can carry out."""
 
 COMMANDS = {"check_machine": "rolecall doctor", "trust_workflow": "rolecall workflow trust {workflow}"}
-"""Actions that need a person at a terminal."""
+"""The commands for actions that need a person at a terminal."""
 
 
 def name_button(onward: Hint | None) -> str | None:
-    """The button that continues a thread, if the page has one."""
+    """Return the button that continues a thread, or None if the page has no such button."""
     return BUTTONS.get(onward.code) if onward is not None else None
 
 
 def word(hint: str) -> str:
-    """Word a hint for the page; advice that the page cannot carry out is left as it is."""
+    """Return a hint worded for the page. Advice that the page cannot carry out is returned unchanged."""
     if not isinstance(hint, Hint):
         return hint
     if hint.code in COMMANDS:

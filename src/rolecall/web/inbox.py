@@ -1,4 +1,4 @@
-"""The inbox: every thread that needs a person, and work that could not be merged."""
+"""The verbs for the inbox: every thread that needs a person, and work that could not be merged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LONGEST = 400
 
 
 def find_waiting(rolecall: Rolecall, problems: Mapping[str, str]) -> Iterator[JsonObject]:
-    """The entries that wait for a person: threads that could not be run, for which `problems` has the reasons; waiting
-    threads, newest first; then work that was set aside, which has a `branch`."""
+    """Yield the entries that wait for a person. First come the threads that could not be run, with the reasons from
+    `problems`; then waiting threads, newest first; then work that was set aside, whose entries have a `branch`."""
 
     def unrun() -> Iterator[JsonObject]:
         for ident, problem in problems.items():
             thread = rolecall.thread_if_any(ident)
-            if thread is not None and thread.status in ("idle", "queued"):  # a crashed one waits anyway
+            if thread is not None and thread.status in ("idle", "queued"):  # `waiting` lists crashed threads
                 yield {**thread.entry(), "reason": problem}
 
     def set_aside() -> Iterator[JsonObject]:
@@ -41,7 +41,7 @@ def find_waiting(rolecall: Rolecall, problems: Mapping[str, str]) -> Iterator[Js
     "work that could not be merged. `more` says whether there are others.",
 )
 def list_waiting(ask: Ask) -> Any:
-    newest = ask.rolecall.newest_event()  # before the rest is read
+    newest = ask.rolecall.newest_event()  # read first, so that the page misses no later event
     found = find_waiting(ask.rolecall, ask.problems)
     items = []
     for entry in islice(found, _MOST):

@@ -1,8 +1,8 @@
 """Live events: the events that any process records in the store, sent to every open page as server-sent events.
 
-One Python thread reads new events while at least one stream is open, and none runs otherwise. Every page gets the
-events that move threads; an agent's messages and actions are sent only to pages that show its thread. A page that
-reconnects continues after the last event that it saw, which it names by number.
+One Python thread reads new events; it runs only while at least one stream is open. Every page receives the events that
+change the state of a thread, but an agent's messages and actions are sent only to pages that show the agent's thread. A
+page that reconnects names the number of the last event it saw, and continues after that event.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ if TYPE_CHECKING:
     from rolecall.store.backend import StoredEvent
 
 _LEAST = 0.05
-"""Seconds between two looks at the store."""
+"""The minimum number of seconds between two looks at the store."""
 _SHARE = 50
-"""A slow look is followed by a pause that is this many times as long, so looking takes at most 2 % of a core."""
+"""The pause after a look is this many times as long as the look, within the limits `_LEAST` and `_MOST`. Looking thus
+rarely uses more than 2 % of a core."""
 _MOST = 1.0
 """The longest pause, in seconds."""
 _PAGE = 500
 _MOST_QUEUED = 500
 _MOST_REPLAYED = 20_000
-"""A page that missed more events than this reloads everything."""
+"""How many missed events are sent to a page. A page that missed more events reloads everything."""
 _GLANCE = 2.0
 """Seconds between two checks that the processes of running threads are alive."""
 _BEAT = 20.0
 """Seconds between keep-alive messages on a silent stream, which reveal a dead connection."""
 _RECENT = 30.0
-"""Seconds for which a notice is repeated to streams that continue: their pages may have read their data before it."""
+"""Seconds for which a notice is repeated to streams that continue, because their pages might have read their data
+before the notice."""
 _INNER = frozenset({"text", "tool_call", "usage", "session", "process", "permission", "remark"})
-"""Events that only a page about their thread shows."""
+"""Kinds of events that are sent only to pages about the thread."""
 _KEPT = (
     "role", "agent", "number", "status", "next", "reason", "step", "name", "thread", "count", "error", "until",
 )  # fmt: skip
@@ -48,17 +50,18 @@ _LONGEST = 400
 
 class _Frame(NamedTuple):
     seq: int
-    """0 for a notice, which is not in the store."""
+    """The number of the event. 0 for a notice, which is not in the store."""
     thread: str
     whole: bytes
     brief: bytes | None
 
 
 class PageStream:
-    """The events for one page. It gets every event of `threads`."""
+    """The stream of events to one page. It contains every event of `threads`, and from other threads only events that
+    change their state."""
 
     def __init__(self, threads: Collection[str], is_allowed: Callable[[], bool]) -> None:
-        """`is_allowed` tells whether its browser is still signed in."""
+        """`is_allowed` returns whether the page's browser is still signed in."""
         self.threads = frozenset(threads)
         self.is_allowed = is_allowed
         self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -68,13 +71,13 @@ class PageStream:
 
     def offer(self, frames: list[_Frame]) -> None:
         if data := b"".join(filter(None, map(self.choose, frames))):
-            # A page that does not read is disconnected; it reconnects with the number of its last event.
+            # A page that does not read is disconnected. It then reconnects with the number of its last event.
             self.frames.put_nowait(data if self.frames.qsize() < _MOST_QUEUED else None)
 
 
 class LiveEvents:
     def __init__(self, open_store: Callable[[], Rolecall], watched: Iterable[str] = ()) -> None:
-        """`watched` are folders whose changes are announced as `project`."""
+        """`watched` are folders whose changes are announced as notices of the kind `project`."""
         self._open_store = open_store
         self._watched = tuple(watched)
         self._seen = self._stamps()
@@ -84,11 +87,11 @@ class LiveEvents:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._position: asyncio.Future[int] | None = None
-        """The number of the last event that was given to streams."""
+        """The number of the last event that was given to the streams."""
 
     async def join(self, stream: PageStream, *, missed: bool) -> int:
-        """Add a stream; it gets every event after the number that is returned, and recent notices if it may have
-        missed them."""
+        """Add a stream, and return a number: the stream receives every event after this number. If the stream might
+        have `missed` recent notices, it receives them too."""
         self._loop = asyncio.get_running_loop()
         with self._lock:
             self._streams.add(stream)
@@ -116,7 +119,7 @@ class LiveEvents:
                 stream.frames.put_nowait(None)
 
     def notify(self, kind: str, **fields: Any) -> None:
-        """Send something that is not an event of the store to every page; from any Python thread."""
+        """Send a notice, which is not an event of the store, to every page. This can be called in any Python thread."""
         data = _encode(0, kind=kind, **fields)
         frame, now = _Frame(0, fields.get("thread", ""), data, data), monotonic()
         with self._lock:
@@ -144,7 +147,7 @@ class LiveEvents:
         with self._open_store() as rolecall:
             after = rolecall.newest_event()
             loop.call_soon_threadsafe(self._publish, [], after)
-            # A page may have been told that a crashed thread is running.
+            # A page might have been told that a thread is running that has crashed since.
             entries = rolecall.entries(status=("running", "crashed"), members=True)
             running = {entry["thread"] for entry in entries}
             look_at = monotonic()
@@ -157,7 +160,7 @@ class LiveEvents:
                 found: list[StoredEvent] = []
                 with suppress(
                     RolecallError
-                ):  # the store may be busy or unreachable; the next look finds the events
+                ):  # if the store is busy or unreachable, the next look finds the events
                     found = rolecall.events(after=after, limit=_PAGE)
                 if found:
                     after = found[-1].seq
@@ -177,7 +180,8 @@ class LiveEvents:
                     sleep(min(_MOST, max(_LEAST, _SHARE * took)))
 
     def _find_stopped(self, rolecall: Rolecall, running: Collection[str]) -> set[str]:
-        """The threads that no longer run. A killed process records nothing, so its thread is announced as crashed."""
+        """Return the threads that no longer run. A killed process records nothing, so its thread is announced as
+        crashed."""
         stopped = set()
         for ident in running:
             with suppress(RolecallError):
@@ -207,12 +211,12 @@ class LiveEvents:
 async def frames_of(
     live: LiveEvents, stream: PageStream, after: int | None, read: Callable[[int], Any]
 ) -> AsyncIterator[bytes]:
-    """The bytes of a stream: first the events since `after`, then each event as it happens. `read` awaits the events
-    after a number."""
+    """Yield the bytes of a stream: first the events since `after`, then each event as it happens. `read` returns an
+    awaitable of the events after a number."""
     position = await live.join(stream, missed=after is not None)
     try:
         is_behind = after is not None and after < position
-        # Without a number while events are missing, so that a page that reconnects now does not skip them.
+        # While events are missing, no number is sent, so that a page that reconnects now does not skip these events.
         yield b"retry: 1000\n\n" + _encode(0 if is_behind else position, kind="hello")
         if after is not None and is_behind:
             if position - after > _MOST_REPLAYED:
@@ -231,7 +235,7 @@ async def frames_of(
                 fresh = await asyncio.wait_for(stream.frames.get(), _BEAT)
             except TimeoutError:
                 fresh = b": \n\n"
-            if fresh is None or not stream.is_allowed():  # a cookie expires, too
+            if fresh is None or not stream.is_allowed():  # the browser was signed out, or its cookie expired
                 return
             yield fresh
     finally:
@@ -250,6 +254,6 @@ def _frame(event: StoredEvent) -> _Frame:
 
 
 def _encode(number: int, /, **fields: Any) -> bytes:
-    """An event for pages; without a number if it is not in the store."""
+    """Return an event in the form that is sent to pages. An event that is not in the store has no number."""
     head = f"id: {number}\n" if number else ""
     return f"{head}data: {json.dumps(fields, separators=(',', ':'))}\n\n".encode()

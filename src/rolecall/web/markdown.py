@@ -1,4 +1,4 @@
-"""Renders Markdown by people and agents as HTML without scripts, styles and foreign images."""
+"""Render Markdown from people and agents as HTML, without scripts, styles or images from other sites."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import nh3
 from markdown_it import MarkdownIt
 
 LONGEST = 200_000
-"""Longer texts are shown as plain text, because rendering one would take seconds."""
+"""Texts of more characters are shown as plain text, because rendering them would take seconds."""
 _TAGS = {
     "p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "pre", "code", "em", "strong", "s", "del",
     "ul", "ol", "li", "a", "table", "thead", "tbody", "tr", "th", "td", "sup", "sub", "kbd",
 }  # fmt: skip
-# `html: False` shows tags as text; nh3 is the second fence.
+# `html: False` shows tags as text. nh3 is the second line of defence.
 _markdown = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable(["table", "strikethrough"])
 
 
 @lru_cache(maxsize=256)
 def render(text: str) -> str:
-    """HTML of a text; empty for a blank one."""
+    """Return a text as HTML. Empty for a blank text."""
     if not text.strip():
         return ""
     if len(text) > LONGEST:

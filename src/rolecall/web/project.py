@@ -1,4 +1,4 @@
-"""The project's plan: issues and decisions, tasks, and closed cycles; the same verbs as the tools."""
+"""The verbs for the project's plan: issues and decisions, tasks, and closed cycles. They match the project's tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a thread needs from a person: the question and the form of the answer, or another way to continue it."""
+"""What a thread needs from a person: a question with the form for its answer, or another action that continues the
+thread."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _KINDS = {"answer_thread": "answer", "raise_limit": "raise", "resume_thread": "r
 
 
 def kind_of(thread: Thread, status: str) -> str | None:
-    """`answer` (a role or a question waits for a person), `raise` (a limit), `retry`, `crashed`, or None."""
+    """Return `answer` if a role or a question waits for a person, `raise` for a limit, `retry`, `crashed`, or None."""
     if status == "crashed":
         return "crashed"
     onward = thread.continuation
@@ -27,7 +28,8 @@ def kind_of(thread: Thread, status: str) -> str | None:
 
 
 def read_instruction(thread: Thread) -> str:
-    """The instruction of the role that waits for a person; empty if finding it requires running a workflow's code."""
+    """Return the instruction of the role that waits for a person. Empty if finding the instruction would require
+    running a workflow's code."""
     with suppress(RolecallError):
         if thread.rolecall.read_workflow(thread.workflow).python is None:
             due = thread.question().due
@@ -36,7 +38,8 @@ def read_instruction(thread: Thread) -> str:
 
 
 def describe_question(thread: Thread, status: str) -> JsonObject | None:
-    """What a thread needs from a person; None if it needs nothing. If no form can be made, `problem` says why."""
+    """Return what a thread needs from a person, or None if it needs nothing. If no form can be made, `problem` says
+    why."""
     kind = kind_of(thread, status)
     if kind is None:
         return None
@@ -49,7 +52,7 @@ def describe_question(thread: Thread, status: str) -> JsonObject | None:
         return found
     try:
         workflow = thread.rolecall.read_workflow(thread.workflow)
-        if workflow.python is not None:  # its code is not run to show a question
+        if workflow.python is not None:  # the code of a workflow is not run just to show a question
             due = thread.state.role or ""
             return found | (
                 _describe_form(due, workflow.roles[due]) if due in workflow.roles else {"kind": "reply"}
@@ -71,7 +74,7 @@ class _Form(NamedTuple):
     """The form that a person fills in."""
 
     status: str | None
-    """The status that the answer gets; None if the role has only one form."""
+    """The status of an answer in this form. None if the role has only one form."""
     schema: Schema
     required: list[str]
 

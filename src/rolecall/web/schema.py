@@ -1,4 +1,4 @@
-"""The document that describes the JSON interface, in the form of OpenAPI 3.1."""
+"""The OpenAPI 3.1 document that describes the JSON interface."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KEY: JsonObject = {
 
 
 class Described(NamedTuple):
-    """A path of the interface other than a verb."""
+    """A path of the interface that is not a verb."""
 
     method: str
     path: str
@@ -42,7 +42,7 @@ class Described(NamedTuple):
     query: Mapping[str, str] = {}
     body: Schema | None = None
     type: str = "application/json"
-    """The type of the reply."""
+    """The content type of the reply."""
 
 
 OTHERS = (

@@ -1,4 +1,4 @@
-"""Search: the texts of threads, and the repository's knowledge."""
+"""The verbs for search in the texts of threads and in the repository's knowledge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service: its queue, slots, rates and triggers, and the machines of a fleet."""
+"""The verbs for the service: its queue, slots, rates and triggers, and the machines of a fleet."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def show_service(ask: Ask) -> Any:
     home = config.home()
     held = control.held_by(home)
     status = control.ask(home, {"do": "status"}) if held else {}
-    fleet = control.ask(home, {"do": "fleet"}) if held else {}  # empty if this service works alone
+    fleet = control.ask(home, {"do": "fleet"}) if held else {}  # empty if the service is not part of a fleet
     store = ask.rolecall.store_if_any
-    if not held and store is not None and store.is_shared:  # machines elsewhere may serve it
+    if not held and store is not None and store.is_shared:  # other machines might serve the store
         fleet = machines.status(store)
     triggers, problems, policy = [], list[str](), None
     if project_file.find(ask.rolecall.folder) is not None:

@@ -1,8 +1,9 @@
-"""Sign-in: browsers use a one-time link and then a cookie; other clients, and browsers off loopback, use a token.
+"""Sign-in: browsers use a one-time link and then a cookie. Other clients use a token, and so do browsers on other
+machines.
 
-The key that signs cookies is kept in the home, so that a browser stays signed in when the server restarts. A cookie is
-valid for one port, one token and one mode (`--read-only` or not): browsers send cookies to every port of a host,
-and all servers of a home share the key. A file beside it lists signed-out cookies until they expire.
+The key that signs cookies is kept in Rolecall's home, so that a browser stays signed in when the server restarts. A
+cookie is valid for one port, one token and one mode (`--read-only` or not), because browsers send cookies to every port
+of a host, and all servers of a home share the key. A file next to the key lists signed-out cookies until they expire.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _DAYS = 30
 _KEY_FILE = "web.key"
 _KEY_BYTES = 32
 _ENDED_FILE = "web.ended"
-"""A line for each cookie that was signed out: when it expires, and its signature."""
+"""The file with one line for each signed-out cookie: when the cookie expires, and its signature."""
 _COOKIE = "Path=/; HttpOnly; SameSite=Strict"
 LINK_MINUTES = 10
 _MOST_LINKS = 20
@@ -42,7 +43,7 @@ class BrowserSignIn:
         is_read_only: bool = False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`clock` returns seconds; links expire by it."""
+        """`clock` returns the time in seconds by which links expire."""
         self._key = _load_key(home)
         self._scope = f"{is_read_only}|{sha256((token or '').encode()).hexdigest()}"
         self._token = token.encode() if token else None
@@ -56,14 +57,14 @@ class BrowserSignIn:
         return self._token is not None
 
     def make_link(self) -> str:
-        """The secret of a new link, which signs one browser in, once, within a few minutes. Only the newest links are
-        valid."""
+        """Return the secret of a new link. The link signs in one browser, once, within a few minutes. Only the newest
+        links are valid."""
         word = secrets.token_urlsafe(24)
         self._links = [*self._links, _Link(word, self._clock() + LINK_MINUTES * 60)][-_MOST_LINKS:]
         return word
 
     def take_link(self, word: str) -> Literal["valid", "old", "unknown"]:
-        """Whether a link is valid, old or unknown. It works only once."""
+        """Return whether a link is valid, old or unknown. A link can be used only once."""
         for link in self._links:
             if hmac.compare_digest(link.word.encode(), word.encode()):
                 self._links.remove(link)
@@ -100,20 +101,20 @@ class BrowserSignIn:
             ) from error
 
     def header(self, name: str) -> str:
-        """The Set-Cookie header that signs a browser in."""
+        """Return the Set-Cookie header that signs a browser in."""
         return f"{name}={self.make_cookie(name)}; Max-Age={_DAYS * 86_400}; {_COOKIE}"
 
     def header_out(self, name: str) -> str:
-        """The Set-Cookie header that makes a browser forget its cookie."""
+        """Return the Set-Cookie header that makes a browser forget its cookie."""
         return f"{name}=; Max-Age=0; {_COOKIE}"
 
     def _sign(self, name: str, claim: str) -> str:
-        """The signature of a cookie; its name has the port."""
+        """Return the signature of a cookie, whose name contains the port."""
         return hmac.new(self._key, f"{name}|{self._scope}|{claim}".encode(), "sha256").hexdigest()
 
 
 def _load_key(home: str) -> bytes:
-    """Read the key from the home, or make it. Another server may make it at the same moment."""
+    """Read the key from the home, or create the key. Another server might create it at the same moment."""
     path = os.path.join(home, _KEY_FILE)
     try:
         os.makedirs(home, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What threads used, by day, workflow, role and agent."""
+"""The verb that shows what threads have used, by day, workflow, role and agent."""
 
 from __future__ import annotations
 

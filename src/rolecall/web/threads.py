@@ -1,4 +1,4 @@
-"""Threads: lists, one thread, its steps, files and graph, and the actions of a person."""
+"""The verbs for threads: lists, one thread, its steps, files and graph, and the actions of a person."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rolecall.web.workflows import draw
 
 _MOST_ROWS = 200
 _SECONDS = 1.0
-"""How long a request searches for threads. It then replies with those it found, and the next page continues from
-there."""
+"""How long a request searches for threads. After this time the reply contains the threads found so far, and the next
+page continues the search."""
 _LONGEST_TEXT = 60_000
 _MOST_EVENTS = 500
 _LONGEST_BRIEF = 4_000
@@ -55,7 +55,7 @@ _COMMENTS = {"type": "array", "items": _COMMENT, "maxItems": 200}
     max=f"how many, at most {_MOST_ROWS} (default 50)",
 )
 def list_threads(ask: Ask) -> Any:
-    newest = ask.rolecall.newest_event()  # before the rest is read
+    newest = ask.rolecall.newest_event()  # read first, so that the page misses no later event
     query, count = ask.query, max(1, ask.number("max", 50, most=_MOST_ROWS))
     least = float(query["cost"]) if query.get("cost") else 0.0
     look = _Look()
@@ -81,7 +81,7 @@ def list_threads(ask: Ask) -> Any:
 
 
 class _Look:
-    """Notes the last thread that was looked at, and ends a list that takes too long."""
+    """A callback that notes the last thread that was looked at, and ends a list that takes too long."""
 
     def __init__(self) -> None:
         self.last: str | None = None
@@ -96,7 +96,7 @@ class _Look:
 
 
 def with_usage(ask: Ask, entry: JsonObject) -> JsonObject:
-    """An entry of a list with what the thread used, and the button that continues it."""
+    """Return an entry of a list with what the thread has used, and with the button that continues the thread."""
     used = {} if entry["status"] == "damaged" else Thread(ask.rolecall, entry["thread"]).totals()
     return {**entry, "used": used, "continue": hints.name_button(entry["continue"])}
 
@@ -155,7 +155,7 @@ def list_steps(ask: Ask) -> Any:
 
 
 def _cut(value: Any, most: int) -> Any:
-    """A JSON value with its texts shortened."""
+    """Return a JSON value whose texts are shortened."""
     if isinstance(value, str):
         return shorten(value, most)
     if isinstance(value, Mapping):
@@ -205,7 +205,7 @@ def diff_files(ask: Ask) -> Any:
 def _diff(
     thread: Thread, other: Thread | None, at: str | None = None, path: str | None = None
 ) -> list[dict[str, Any]]:
-    """The changed files, with a patch of a size that a page can show, in which secrets are masked."""
+    """Return the changed files, with a patch that is small enough for a page and in which secrets are masked."""
     parts = thread.diff_files(other, at=at or None, path=path or None, lines=None if path else _MOST_LINES)
     mask = config.mask()
     for part in parts:
@@ -227,7 +227,7 @@ def show_work(ask: Ask) -> Any:
         begun = max((at for at, event in enumerate(found) if event.kind == "step_started"), default=None)
         if begun is not None or span > newest:
             break
-        span *= 8  # the events of other threads are among them
+        span *= 8  # the range of numbers also contains events of other threads
     current = found[begun or 0 :]
     shown = [*current[:1], *current[1:][-_MOST_EVENTS:]]
     return {"events": [event._asdict() for event in shown]}
@@ -272,7 +272,7 @@ def _name_workflow(ask: Ask) -> str:
 
 
 def _follow(ask: Ask) -> str:
-    """The workflow of the thread."""
+    """Return the workflow of the thread."""
     return ask.thread.workflow
 
 
@@ -433,7 +433,8 @@ def fork(ask: Ask) -> Any:
 
 @contextmanager
 def _tell_who_was_first(thread: Thread, seen: str | None) -> Iterator[None]:
-    """If the thread has moved since the person saw its head, report this as the cause of any error."""
+    """If an error is raised in the `with` block and the thread has moved since the person saw its head, report the move
+    as the cause of the error."""
     try:
         yield
     except (Conflict, UsageError):
@@ -443,7 +444,7 @@ def _tell_who_was_first(thread: Thread, seen: str | None) -> Iterator[None]:
         with suppress(RolecallError):
             newest = thread.step_page(limit=1)["steps"][0]
             by = newest.get("by") or {}
-            if newest["role"] == "$PERSON":  # any other output may contain anything that an agent wrote
+            if newest["role"] == "$PERSON":  # in any other output, an agent could have written `by`
                 by = newest["output"].get("by") or {}
             said = f": {by.get('person') or newest['agent']} answered as {newest['role']}"
         raise Conflict(
@@ -453,7 +454,7 @@ def _tell_who_was_first(thread: Thread, seen: str | None) -> Iterator[None]:
 
 
 def word_comments(comments: Any) -> str:
-    """Comments on lines of a diff as Markdown, in the order of the files."""
+    """Return comments on the lines of a diff as Markdown, in the order of the files."""
     if not comments:
         return ""
     lines = ["Comments on your changes:", ""]

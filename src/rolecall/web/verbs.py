@@ -1,8 +1,9 @@
 """How a module declares verbs of the JSON interface, and the arguments of a verb.
 
-A verb is a function of an `Ask` that returns a JSON value, or `GoesOn` if a thread should run afterwards. It runs in a
-worker thread with its own `Rolecall`, so it may block. A verb that loads a workflow in Python runs in another process
-(`child.py`). The routes (`app.py`) and the document that describes them (`schema.py`) come from the table of verbs.
+A verb is a function of an `Ask`. It returns a JSON value, or a `GoesOn` if a thread should run afterwards. A verb runs
+in a worker thread with its own `Rolecall`, so it is allowed to block. A verb that loads a workflow in Python runs in
+another process (`child.py`). The routes (`app.py`) and the document that describes them (`schema.py`) are made from the
+table of verbs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rolecall.threads.requests import Request
 
 JsonObject = dict[str, Any]
-"""An object of a reply: an entry of a list, for example."""
+"""An object in a reply, such as an entry of a list."""
 Schema = JsonObject
 """A JSON Schema."""
 TEXT: Schema = {"type": "string"}
@@ -29,7 +30,7 @@ OBJECT: Schema = {"type": "object"}
 
 
 def record(required: Mapping[str, Schema] | None = None, **optional: Schema) -> Schema:
-    """The schema of an object with these fields and no others."""
+    """Return the schema of an object that has these fields and no others."""
     known = dict(required or {})
     return {
         "type": "object",
@@ -41,25 +42,25 @@ def record(required: Mapping[str, Schema] | None = None, **optional: Schema) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """An accepted request whose body fits the verb's schema, as plain values."""
+    """An accepted request, as plain values. Its body fits the verb's schema."""
 
     path: Mapping[str, str]
     query: Mapping[str, str]
     body: JsonObject
     by: Mapping[str, str]
-    """The person who asks, and the door."""
+    """The person who makes the request, and the door."""
     is_read_only: bool
     request: Request | None = None
-    """Given if the client may repeat the request."""
+    """Identifies the request if the client might repeat it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask(Call):
-    """A call, with everything that a verb needs to answer it."""
+    """A call, with everything that a verb needs in order to answer it."""
 
     rolecall: Rolecall
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Why threads could not be run, by their ids."""
+    """The reasons why threads could not be run, by their ids."""
 
     @property
     def thread(self) -> Thread:
@@ -75,14 +76,14 @@ class Ask(Call):
 
 
 class GoesOn(NamedTuple):
-    """The result of a verb after which a thread should run. The reply has its id, its status, who `runs` it and any
-    `problem` with that."""
+    """The result of a verb after which a thread should run. The reply contains the thread's id and status, who `runs`
+    it, and any `problem` with running it."""
 
     thread: str
     is_run: bool = True
-    """Whether it should run at all."""
+    """Whether the thread should run at all."""
     reply: Mapping[str, str] = {}
-    """Other fields of the reply."""
+    """Further fields of the reply."""
 
 
 class ApiVerb(NamedTuple):
@@ -91,14 +92,15 @@ class ApiVerb(NamedTuple):
     summary: str
     run: Callable[[Ask], Any]
     query: Mapping[str, str]
-    """The parameters after the question mark, and what each means."""
+    """The query parameters, with the meaning of each."""
     body: Schema | None
     is_slow: bool | Callable[[Call], bool]
-    """Whether it may take seconds; other calls do not wait for such a call."""
+    """Whether a call might take seconds. Other calls do not wait for such a call."""
     loads: Callable[[Ask], str | None] | None = None
-    """Names the workflow that the verb loads, whose code runs if it is written in Python."""
+    """Returns the name of the workflow that the verb loads. If the workflow is written in Python, loading it runs its
+    code."""
     is_repeatable: bool = False
-    """Whether a repetition with the same `Idempotency-Key` creates nothing."""
+    """Whether a repeated request with the same `Idempotency-Key` creates nothing."""
 
     @property
     def is_writing(self) -> bool:
@@ -110,7 +112,7 @@ class ApiVerb(NamedTuple):
 
 
 VERBS: list[ApiVerb] = []
-"""Every verb, in the order of the modules that declare them."""
+"""Every verb, in the order of the modules that declare verbs."""
 
 Declare = Callable[[Callable[[Ask], Any]], Callable[[Ask], Any]]
 
@@ -136,7 +138,7 @@ def post(
     loads: Callable[[Ask], str | None] | None = None,
     is_repeatable: bool = False,
 ) -> Declare:
-    """Declare a verb that changes something; `body` is the schema of its input."""
+    """Declare a verb that changes something. `body` is the schema of the request body."""
 
     def declare(run: Callable[[Ask], Any]) -> Callable[[Ask], Any]:
         VERBS.append(ApiVerb("POST", path, summary, run, {}, body, is_slow, loads, is_repeatable))

@@ -1,4 +1,4 @@
-"""Workflows: those that can be started from this folder, with their graph, roles and agents."""
+"""The verbs for workflows that can be started from this folder, with their graphs, roles and agents."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rolecall.workflow.registry import check_trust
 
 
 class Drawing(NamedTuple):
-    """A workflow as places and lines, for the page to lay out."""
+    """A workflow as nodes and lines, which the page lays out."""
 
     name: str
     places: Sequence[str] = ()
     lines: Sequence[Mapping[str, str]] = ()
     groups: Mapping[str, str] = {}
-    """The roles that groups play, and the kind of each group."""
+    """The roles that groups play, with the kind of each group."""
 
 
 def draw(workflow: model.StoredWorkflow) -> Drawing:
@@ -33,7 +33,8 @@ def draw(workflow: model.StoredWorkflow) -> Drawing:
 
 
 def _describe_trust(rolecall: Rolecall, name: str) -> JsonObject:
-    """What a workflow of a pack may do, and why it is refused until somebody has allowed it. None of its code runs."""
+    """Return what a workflow from a pack may do, and why it is refused until somebody allows it. None of its code
+    runs."""
     if rolecall.find_workflow(name).path is None:
         return {"refused": None, "powers": []}
     powers, refused = [one for one in rolecall.powers(name) if one.pin], None
@@ -75,7 +76,7 @@ def show_workflow(ask: Ask) -> Any:
     name = ask.path["name"]
     trust = _describe_trust(ask.rolecall, name)
     if ask.rolecall.is_python(name):
-        # Looking at it must not run its code; starting it does.
+        # Looking at a workflow must not run its code; only starting the workflow does.
         return Drawing(name)._asdict() | {
             **trust,
             "isPython": True,
