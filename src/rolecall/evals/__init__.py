@@ -1,4 +1,4 @@
-"""Evaluations: suites of tasks, judges, and what their verdicts say.
+"""Evaluations: suites of tasks, judges, and what their verdicts mean.
 
-`statistics.py` and `search.py` are pure: they work on counts and amounts, without threads or stores.
+`statistics.py` and `search.py` are pure. They work with counts and amounts, without threads or stores.
 """

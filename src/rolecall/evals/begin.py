@@ -1,4 +1,4 @@
-"""Begins or continues a run: stores the suite with its files, and finds an unfinished run of it."""
+"""Begin or continue a run: store the suite with its files, and find an unfinished run of the suite."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class EvalPlan(NamedTuple):
 
     suite: StoredSuite
     tasks: tuple[NodeId, ...]
-    """The chosen tasks."""
+    """The ids of the chosen tasks."""
     omitted: Mapping[str, Sequence[str]]
-    """Files of tasks and judges that are not recorded, because they are too large or look like secrets."""
+    """The files of tasks and judges that are not recorded because they are too large or look like secrets."""
     going_on: EvalRun | None
-    """The unfinished run that continues."""
+    """The unfinished run that this plan continues, or None."""
     folder: str
     """The folder of the suite."""
     limits: Mapping[str, float]
@@ -42,7 +42,7 @@ class EvalPlan(NamedTuple):
     first: int = 0
     """How many times other runs have asked the same questions before."""
     hidden: tuple[str, ...] = ()
-    """The folders of judges, which agents in a sandbox do not see."""
+    """The folders of judges, which agents in a sandbox cannot see."""
 
     @property
     def threads(self) -> int:
@@ -50,8 +50,8 @@ class EvalPlan(NamedTuple):
 
     @property
     def smallest_difference(self) -> float | None:
-        """The smallest difference in pass rate that this suite detects in four of five runs; None if it detects
-        none."""
+        """The smallest difference in pass rate that this suite detects in four out of five runs, or None if it detects
+        no difference."""
         return find_smallest_difference(len(self.tasks), self.suite.repeat)
 
 
@@ -66,8 +66,8 @@ def plan(
     is_new: bool = False,
     first: int = 0,
 ) -> EvalPlan:
-    """Store a suite, and plan a run of its tasks with one of the tags or ids in `only`. `first` is how many times other
-    runs have asked the same questions before; their answers are not reused."""
+    """Store a suite, and plan a run of its tasks that have one of the tags or ids in `only`. `first` is how many times
+    other runs have asked the same questions before; the answers of those runs are not reused."""
     source, omitted = os.path.dirname(suite.path), dict[str, Sequence[str]]()
     found = list(find_tasks(store, trees, suite, cache, source))
 
@@ -94,15 +94,15 @@ def plan(
 
 
 class Changes(NamedTuple):
-    """What an experiment tries: another version of the workflow, other agents, or both."""
+    """The changes that an experiment tries: another version of the workflow, other agents, or both."""
 
     workflow: Playbook | None
     agents: Mapping[str, str]
 
 
 def make_experiment(suite: Suite, recorded: Recorded, changes: Changes, missing: FindMissing) -> Suite:
-    """A suite whose tasks are forks of recorded threads of its workflow. With changes, its variants are `current`, the
-    first of the suite, and `changed`."""
+    """Return a suite whose tasks are forks of recorded threads of its workflow. If there are changes, the variants of
+    the suite are `current`, which is its first variant, and `changed`."""
     first = suite.variants[0]
     book = suite.books[first.name]
     if any(changes):
@@ -133,7 +133,7 @@ SomeTask = TypeVar("SomeTask", bound=Chosen)
 
 
 def choose(tasks: Sequence[SomeTask], only: Sequence[str]) -> list[SomeTask]:
-    """The tasks with one of the tags or ids in `only`; all of them if it is empty."""
+    """Return the tasks with one of the tags or ids in `only`, or all tasks if `only` is empty."""
     known = {word for task in tasks for word in (task.id, *task.tags)}
     for word in only:
         if word not in known:
@@ -145,7 +145,7 @@ def choose(tasks: Sequence[SomeTask], only: Sequence[str]) -> list[SomeTask]:
 def find_tasks(
     store: Store, trees: Trees, suite: Suite, cache: str, source: str
 ) -> Iterator[tuple[EvalTask, Snapshot | None]]:
-    """The tasks with their recorded files. All problems are collected into one error."""
+    """Yield the tasks with their recorded files. All problems are collected into one error."""
     problems, taken = list[str](), dict[str, Snapshot]()
     if suite.recorded is not None:
         yield from read_recorded(store, suite.recorded)
@@ -168,8 +168,8 @@ def find_tasks(
 
 
 def read_recorded(store: Store, recorded: Recorded) -> list[tuple[EvalTask, Snapshot | None]]:
-    """The newest recorded threads as tasks: their prompts and first files. Threads to be forked continue from before
-    the first step of a role, with the files before that step."""
+    """Return the newest recorded threads as tasks, with their prompts and first files. A thread that is to be forked
+    continues from just before the last step of a role, with the files as they were before that step."""
     found = list[tuple[EvalTask, Snapshot | None]]()
     named = [thread.find(store, ident) for ident in recorded.threads]
     for ref in named or tryout.read_recorded(store, recorded.workflow, since=recorded.since):
@@ -186,7 +186,7 @@ def read_recorded(store: Store, recorded: Recorded) -> list[tuple[EvalTask, Snap
                 files = tree.found if tree else step_files.find_left(store, ref, fork).files
             else:
                 files = step_files.find_left(store, ref, "start").files
-        except RolecallError:  # no role has worked on files, or the files are not recorded
+        except RolecallError:  # no role has worked with files, or the files are not recorded
             continue
         task = EvalTask(ref.id, chain.start.prompt, TaskFiles(tree=files.tree), fork=fork)
         found.append((task, files))
@@ -202,7 +202,7 @@ def read_recorded(store: Store, recorded: Recorded) -> list[tuple[EvalTask, Snap
 def _find_open(
     store: Store, suite: NodeId, tasks: Sequence[NodeId], first: int, *, is_fresh: bool
 ) -> EvalRun | None:
-    """The newest run of the same tasks that is not done."""
+    """Return the newest run of the same tasks that is not done, or None."""
     for run in records.list_runs(store, suite=suite):
         is_same = (run.tasks, run.first, run.is_fresh) == (tuple(tasks), first, is_fresh)
         if run.status != "done" and is_same:
@@ -211,8 +211,8 @@ def _find_open(
 
 
 def hold(store: Store, plan: EvalPlan, *, given: Mapping[str, float]) -> EvalRun:
-    """Start the run, or take over the unfinished one. `given` limits replace the run's limits; a new run starts with
-    the suite's limits. Raise Conflict if a living process runs it."""
+    """Start the run, or take over the unfinished one. The limits in `given` replace the run's limits; a new run starts
+    with the suite's limits. Raise Conflict if a living process is running it."""
     lease = holder.me("eval")
     if (run := plan.going_on) is None:
         limits = {**plan.limits, **given}

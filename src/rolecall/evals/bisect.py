@@ -1,8 +1,8 @@
-"""Finds the version of a workflow that broke a suite.
+"""Find the version of a workflow that broke a suite.
 
-The oldest and the newest version are run first. For each version between them, the question is then: do the tasks pass
-that the newest version has broken? Each question is a run, and answers are recorded (in the ref
-`eval-bisect/<digest>`), so a killed search can continue.
+The oldest and the newest version are run first. For versions between them, the question is whether the tasks pass that
+the newest version has broken. Each question is a run, and the answers are recorded (in the ref `eval-bisect/<digest>`),
+so a search that was killed can continue.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _UNLIKELY = 0.01
 
 
 class Look(NamedTuple):
-    """The answer of one run about a version."""
+    """The answer of one run to the question about a version."""
 
     version: int
-    """Counted from 0, the oldest, which is good."""
+    """The number of the version, counted from 0. Version 0 is the oldest one, which is good."""
     passed: bool
     run: str
 
@@ -60,12 +60,12 @@ class SearchState(NamedTuple):
     """The stored form of a search's answers."""
 
     versions: tuple[str, ...]
-    """The nodes of the workflow, oldest first."""
+    """The ids of the workflow's nodes, oldest first."""
     ends: str
-    """The run of the oldest and the newest version."""
+    """The id of the run of the oldest and the newest version."""
     error: float
     tasks: tuple[str, ...]
-    """The tasks that mostly pass with the oldest version and not with the newest."""
+    """The tasks that mostly pass with the oldest version, but not with the newest."""
     looks: tuple[Look, ...] = ()
 
     @property
@@ -80,26 +80,26 @@ class Bisected(NamedTuple):
     reason: str
     workflow: str
     versions: int
-    """The number of versions, including both ends."""
+    """The number of versions, including the oldest and the newest."""
     tasks: tuple[str, ...]
     """The tasks that broke."""
     error: float
-    """How often an answer is assumed to be wrong."""
+    """The assumed probability that an answer is wrong."""
     looks: tuple[Look, ...]
     certainty: float | None = None
     bad: Version | None = None
     """The first bad version."""
     good: Version | None = None
-    """The version before it."""
+    """The version before the first bad one."""
     changes: tuple[WorkflowChange, ...] = ()
-    """The differences between the two."""
+    """The differences between these two versions."""
     diff: str = ""
     drift: tuple[str, ...] = ()
-    """Agents and programs that have changed since recorded runs passed the tasks that now fail."""
+    """Agents and programs that have changed since recorded runs in which tasks passed that fail now."""
 
     @property
     def asked(self) -> int:
-        """How many versions were run."""
+        """The number of versions that were run."""
         return len({look.version for look in self.looks})
 
     def dump(self) -> JsonObject:
@@ -108,8 +108,8 @@ class Bisected(NamedTuple):
 
 
 def choose_versions(history: Sequence[Version], oldest: str, newest: str, name: str) -> list[Version]:
-    """The versions from one to another, oldest first, from a history with the newest first. A version is named by the
-    beginning of its id or by its own `version`; the defaults are the first and the last."""
+    """Return the versions from `oldest` to `newest`, oldest first, from a history that has the newest first. A version
+    is named by the beginning of its id or by its own `version`. The defaults are the first and the last version."""
     known = list[Version]()
     for version in reversed(history):
         if not known or known[-1].node != version.node:
@@ -135,21 +135,23 @@ def choose_versions(history: Sequence[Version], oldest: str, newest: str, name: 
 
 
 class Bisection(NamedTuple):
-    """A search; the caller supplies every part that asks or loads."""
+    """A search. The caller provides every part that asks agents or loads workflows."""
 
     store: Store
     suite: Suite
     versions: Sequence[Version]
     load: Callable[[str], Playbook]
     plan: Callable[[Suite, Sequence[str], int], EvalPlan]
-    """(suite, ids of tasks or none for all, how often they were asked before) -> the plan of a run."""
+    """Takes a suite, ids of tasks (none for all tasks) and how often they were asked before. Returns the plan of a
+    run."""
     play: Callable[[EvalPlan], Awaitable[Report]]
     watch: Callable[[str, JsonObject], None]
     noise: float | None = None
-    """How often an answer is wrong; by default estimated from the repeats at both ends."""
+    """The probability that an answer is wrong. If None, it is estimated from the repeats with the oldest and the newest
+    version."""
 
     async def find(self) -> Bisected:
-        """Search until the answer is certain enough, or a run cannot be finished."""
+        """Search until the answer is certain enough, or until a run cannot be finished."""
         first, last = self.versions[0], self.versions[-1]
         repeat = max(self.suite.repeat, count_needed(self.noise or 0))
         ends_plan = self.plan(self._suite_of([first, last])._replace(repeat=repeat), (), 0)
@@ -194,7 +196,8 @@ class Bisection(NamedTuple):
         )
 
     def _suite_of(self, versions: Sequence[Version]) -> Suite:
-        """The suite with versions of the workflow as its variants, each with the agents of the first variant."""
+        """Return the suite with these versions of the workflow as its variants, each with the agents of the first
+        variant."""
         own = self.suite.variants[0]
         books = {_label(one): self.load(one.node) for one in versions}
         variants = [
@@ -208,7 +211,8 @@ class Bisection(NamedTuple):
         return self.suite._replace(variants=tuple(variants), books=books)
 
     def _judge_ends(self, ends: Report) -> SearchState:
-        """The broken tasks, how often an answer is wrong, and the answers of the newest version's repeats."""
+        """Return the broken tasks, the probability that an answer is wrong, and the answers of the repeats with the
+        oldest and the newest version."""
         sides = [Side(ends, variant) for variant in ends.variants]
         pairs, _ = pair_tasks(*sides)
         broken = tuple(task for task, (old, new) in pairs.items() if old.rate > 0.5 >= new.rate)
@@ -221,13 +225,14 @@ class Bisection(NamedTuple):
         error = self.noise
         if error is None:
             wrong = sum(look.passed == bool(look.version) for look in looks)
-            is_repeated = self.suite.repeat > 1  # otherwise nothing shows how often it is wrong
+            is_repeated = self.suite.repeat > 1  # otherwise nothing shows how often an answer is wrong
             error = estimate_error(wrong, len(looks)) if is_repeated else 0.0
         nodes = tuple(one.node for one in self.versions)
         return SearchState(nodes, ends.id, error, broken, tuple(looks))
 
     def _find_drift(self, ends: Report) -> list[str]:
-        """Agents that differ from the recorded runs in which the oldest version passed the tasks that it now fails."""
+        """Return how agents differ from those in recorded runs in which the oldest version passed the tasks that it now
+        fails."""
         oldest = ends.variants[0]
         failing = {task for task, tally in ends.tallies(oldest).items() if not tally.passed}
         found = dict[str, None]()
@@ -289,5 +294,5 @@ class Bisection(NamedTuple):
 
 
 def _label(version: Version) -> str:
-    """The display name of a version: its own `version`, if it has one, and the beginning of its id."""
+    """Return the display name of a version: its own `version`, if it has one, and the beginning of its id."""
     return f"{version.version}@{version.node[:8]}" if version.version else version.node[:8]

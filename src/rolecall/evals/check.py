@@ -1,4 +1,4 @@
-"""Proves the judges of a suite before money is spent: known good answers pass, and known bad ones fail.
+"""Test the judges of a suite before money is spent: known good answers must pass, and known bad ones must fail.
 
 Only commands and expressions are asked, because they cost nothing.
 """
@@ -26,11 +26,11 @@ from rolecall.store.store import Store
 
 
 class JudgedAnswer(NamedTuple):
-    """The verdict of the judges on a known answer to a task."""
+    """The judges' verdict on a known answer to a task."""
 
     task: str
     kind: str
-    """`reference`, `cheat`, `untouched` (the unchanged files of the task), or the name of one of TRICKS."""
+    """`reference`, `cheat`, `untouched` (the unchanged files of the task), or a key of TRICKS."""
     is_as_expected: bool
     outcome: str
     reason: str
@@ -46,15 +46,15 @@ TRICKS: Mapping[str, Mapping[str, str]] = {
     "Makefile": {"Makefile": "%:\n\t@true\n", "package.json": '{"scripts": {"test": "true"}}\n'},
     "code that ends its process": {"*.py": _EXIT},
 }
-"""Files with which an agent could pass without doing the task, if a judge runs code from the result."""
+"""Files with which an agent could pass without doing the task if a judge runs code from the result."""
 
 
 async def check(
     suite: Suite, store: Store, site: Site, *, only: Sequence[str], cache: str, cancel: Cancel
 ) -> list[JudgedAnswer]:
-    """Ask the judges of a suite about the known answers to its tasks. If a command decides, it also judges the
-    untouched files of each task, as left by an agent that does nothing, and on one task that fails in this way, the
-    tricks of a cheating agent."""
+    """Ask the judges of a suite about the known answers to its tasks. If a command decides, also let it judge the
+    untouched files of each task, which is what an agent that does nothing leaves. For one task whose untouched files
+    fail, also try the tricks of a cheating agent."""
     source = os.path.dirname(suite.path)
     judges = [
         StoredJudge(NodeId(""), one._replace(files=os.path.basename(one.files)), files, None)
@@ -111,7 +111,7 @@ async def _prove(
                 for path in [*Path(folder).rglob(pattern)] if "*" in pattern else [Path(folder, pattern)]:
                     if path.is_dir() and not path.is_symlink():
                         continue
-                    path.unlink(missing_ok=True)  # it may be read-only, or a link to somewhere else
+                    path.unlink(missing_ok=True)  # the path can be read-only, or a link to somewhere else
                     path.write_text(text, encoding="utf-8")
             left = await asyncio.to_thread(trees.take, folder, source=os.path.dirname(suite.path))
             judged = Judged(task.id, task.prompt, left, answer.output or {})

@@ -1,4 +1,4 @@
-"""Compares two variants in pairs: the result of each task under both, and whether the difference is more than
+"""Compare two variants in pairs: the result of each task with both variants, and whether the difference is more than
 chance."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Side(NamedTuple):
 
 
 class AmountChange(NamedTuple):
-    """A score or an amount, per thread, on the tasks for which both variants have it."""
+    """The change of a score or an amount per thread, on the tasks for which both variants have a value."""
 
     name: str
     base: Mean
@@ -52,16 +52,16 @@ class AmountChange(NamedTuple):
 
 
 class Parting(NamedTuple):
-    """The first step with a different result. If no step differs, `step` is None and only the judges differ."""
+    """The first step with a different result. If no step differs, `step` is None, and only the judges differ."""
 
     step: int | None
     role: str
     part: str
-    """The first part of the step's key that differs, as `thread why` names it; empty if it was asked the same."""
+    """The first part of the step's key that differs, as named by `thread why`, or empty if both were asked the same."""
     asked: str
-    """The differences in its prompt and files, in words."""
+    """The differences between the steps' prompts and files, in words."""
     answered: str
-    """The differences in its result, in words."""
+    """The differences between the steps' results, in words."""
 
     def __str__(self) -> str:
         if self.step is None:
@@ -71,21 +71,21 @@ class Parting(NamedTuple):
 
 
 class TaskChange(NamedTuple):
-    """What happened to one task."""
+    """What changed in the results of one task."""
 
     task: str
     change: Change
     base: Tally
     variant: Tally
     threads: tuple[str, str] | None = None
-    """A thread of each variant, with different verdicts; None if all verdicts agree."""
+    """One thread of each variant, with different verdicts, or None if all verdicts agree."""
     parting: Parting | None = None
-    """Where these two diverge; None if their steps are not in this store."""
+    """Where these two threads diverge, or None if their steps are not in this store."""
 
 
 class Comparison(NamedTuple):
     base: str
-    """RUN:VARIANT."""
+    """The name of the base, in the form RUN:VARIANT."""
     variant: str
     suite: str
     base_rate: Rate
@@ -94,7 +94,7 @@ class Comparison(NamedTuple):
     amounts: tuple[AmountChange, ...]
     tasks: tuple[TaskChange, ...]
     left_out: Mapping[str, str]
-    """Tasks that are not compared, and why."""
+    """The tasks that are not compared, each with the reason."""
     notes: tuple[str, ...]
     """Caveats about the figures."""
 
@@ -102,14 +102,15 @@ class Comparison(NamedTuple):
         return sum(task.change == change for task in self.tasks)
 
     def dump(self) -> JsonObject:
-        """The comparison in its JSON form."""
+        """Return the comparison in its JSON form."""
         shown: dict[str, Any] = to_json(self)
         return shown
 
 
 def find_pairs(store: Store, base: str, variant: str = "") -> list[tuple[Side, Side]]:
-    """The pairs of variants that two names compare. A name is RUN or RUN:VARIANT. One run alone compares its first
-    variant with the others; two runs compare the variants with the same name, or their only variants."""
+    """Return the pairs of variants to compare for one or two names. A name is RUN or RUN:VARIANT. For one run alone,
+    compare its first variant with the others. For two runs, compare the variants with the same name, or the only
+    variant of the base run with each variant of the other run."""
     if not variant:
         old = _find_sides(store, base)
         if len(old) == 1:
@@ -124,7 +125,7 @@ def find_pairs(store: Store, base: str, variant: str = "") -> list[tuple[Side, S
 
 
 def match_variants(base: Sequence[Side], variants: Sequence[str]) -> list[tuple[Side, str]]:
-    """Each variant with its base: the only variant of the base run, or the one with the same name."""
+    """Return each variant with its base: the only variant of the base run, or the variant with the same name."""
     if len(base) == 1:
         return [(base[0], variant) for variant in variants]
     known = {one.variant: one for one in base}
@@ -143,7 +144,7 @@ def _find_sides(store: Store, name: str) -> list[Side]:
 
 
 def list_sides(report: Report, variant: str = "") -> list[Side]:
-    """The variants of a run, or one of them."""
+    """Return all variants of a run, or only the given one."""
     if variant and variant not in report.variants:
         raise UsageError(
             f"the run {report.id} has no variant {variant!r}", hint=f"It has {', '.join(report.variants)}."
@@ -152,7 +153,7 @@ def list_sides(report: Report, variant: str = "") -> list[Side]:
 
 
 def compare(store: Store, trees: Trees, base: Side, variant: Side) -> Comparison:
-    """Compare two sides on the tasks that are the same and have verdicts in both."""
+    """Compare two sides on the tasks that are the same and that have verdicts on both sides."""
     pairs, left_out = pair_tasks(base, variant)
     if not pairs:
         reasons = dict.fromkeys(left_out.values())
@@ -175,15 +176,15 @@ def compare(store: Store, trees: Trees, base: Side, variant: Side) -> Comparison
 
 
 def pair_tasks(base: Side, variant: Side) -> tuple[dict[str, Pair], dict[str, str]]:
-    """The tasks that are the same and have verdicts in both, and the other tasks with the reason why they are left
-    out."""
+    """Return the tasks that are the same and that have verdicts on both sides, and the other tasks with the reasons why
+    they are left out."""
     left_out = dict(_leave_out(base, variant))
     old, new = (side.report.tallies(side.variant) for side in (base, variant))
     return {task: Pair(old[task], tally) for task, tally in new.items() if task not in left_out}, left_out
 
 
 def _leave_out(base: Side, variant: Side) -> Iterator[tuple[str, str]]:
-    """The tasks that cannot be compared, with the reasons."""
+    """Yield the tasks that cannot be compared, with the reasons."""
     old, new = (_find_tasks(side.report) for side in (base, variant))
     judged = [side.report.tallies(side.variant) for side in (base, variant)]
     same = find_same(base.report, new.values())
@@ -198,7 +199,7 @@ def _leave_out(base: Side, variant: Side) -> Iterator[tuple[str, str]]:
 
 
 def find_same(report: Report, tasks: Iterable[StoredTask]) -> set[str]:
-    """The tasks that a run also has, with the same content."""
+    """Return the ids of those tasks that the run also contains, with the same content."""
     known = _find_tasks(report)
     return {task.id for task in tasks if task.id in known and _content(known[task.id]) == _content(task)}
 
@@ -234,7 +235,7 @@ def _classify(store: Store, trees: Trees, base: Side, variant: Side, task: str, 
 
 
 def _pick(side: Side, task: str, outcome: str) -> CellResult:
-    """The first thread of a task with this outcome."""
+    """Return the first thread of a task with this outcome."""
     return next(
         cell
         for cell in side.report.cells
@@ -269,7 +270,7 @@ _MOST_CHARACTERS = 40
 
 
 def find_parting(store: Store, trees: Trees, base: str, variant: str) -> Parting | None:
-    """Where the chains that end in these nodes diverge; None if they are not in this store."""
+    """Return where the chains that end in these nodes diverge, or None if they are not in this store."""
     try:
         chains = [
             [step for step in reversed(list(Chain(store, head))) if step.role != FORK]
@@ -291,7 +292,8 @@ def find_parting(store: Store, trees: Trees, base: str, variant: str) -> Parting
 
 
 def _compare_results(was: Step, now: Step) -> str:
-    """The differences between the results of two steps, in words; empty if they are the same."""
+    """Return the differences between the results of two steps in words, or an empty string if the results are the
+    same."""
     old, new = (describe_step(step.past) for step in (was, now))
     if old[1] != new[1]:
         both = [value if isinstance(value, dict) else {"output": value} for value in (old[1], new[1])]

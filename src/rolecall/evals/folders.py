@@ -24,11 +24,12 @@ from rolecall.store.store import Store
 from rolecall.threads import kept_files
 
 _UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
-"""Options with which a local repository serves a commit that is at the end of no branch; nothing is written there."""
+"""A program for `--upload-pack` with which a local repository serves a commit that is not the tip of a branch. It
+writes nothing there."""
 
 
 _EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
-"""The tree without files, which git knows."""
+"""The id of the empty tree, which git always knows."""
 _COMMITTER = {
     f"GIT_{who}_{what}": value
     for who in ("AUTHOR", "COMMITTER")
@@ -38,12 +39,12 @@ _COMMITTER = {
         ("DATE", "2000-01-01T00:00:00Z"),
     )
 }
-"""The commit has the same id in every folder."""
+"""The committer's variables, which give the commit the same id in every folder."""
 
 
 def take_folder(trees: Trees, folder: str, *, source: str) -> Snapshot:
-    """Record the files of a folder, independent of the repository that it is in. `source` is the place of Rolecall's
-    repository for it."""
+    """Record the files of a folder, independently of the repository that contains it. `source` determines in which of
+    Rolecall's repositories the files are recorded."""
     with scratch.folder("rolecall-eval-") as place:
         copy = place / "files"
         shutil.copytree(folder, copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
@@ -51,7 +52,7 @@ def take_folder(trees: Trees, folder: str, *, source: str) -> Snapshot:
 
 
 def find_tree(store: Store, task: str, tree: str) -> Snapshot:
-    """Recorded files that a task names by their id."""
+    """Return the recorded files that a task names by the id of their tree."""
     for repository, known in kept_files.name_trees(store, skip_damaged=True).items():
         if tree in known:
             return Snapshot(tree, repository)
@@ -62,7 +63,7 @@ def find_tree(store: Store, task: str, tree: str) -> Snapshot:
 
 
 def find_commit(task: EvalTask, cache: str) -> str:
-    """The whole id of the commit that a task begins with; its history is fetched once."""
+    """Return the full id of the commit with which a task begins. Its history is fetched only once."""
     given = task.files
     commit = git.commit(given.repository, given.commit) if os.path.isdir(given.repository) else given.commit
     if commit is None or (len(commit) not in (40, 64)):
@@ -73,7 +74,8 @@ def find_commit(task: EvalTask, cache: str) -> str:
 
 
 def _fetch(repository: str, commit: str, cache: str) -> str:
-    """A repository with only a commit and its history: an agent must not find the solution in a later commit."""
+    """Return a repository that contains only a commit and its history, because an agent must not find the solution in a
+    later commit."""
     name = sha256(f"{repository}\0{commit}".encode()).hexdigest()[:24]
     ours = os.path.join(cache, f"{name}.git")
     if os.path.isdir(ours):
@@ -93,8 +95,8 @@ def _fetch(repository: str, commit: str, cache: str) -> str:
 
 
 def _copy(files: Snapshot, trees: Trees, cache: str) -> str:
-    """A repository with only these recorded files: the repository where they are recorded also has the files of judges
-    and of other tasks."""
+    """Return a repository that contains only these recorded files. The repository in which they are recorded also
+    contains the files of judges and of other tasks."""
     ours = os.path.join(cache, f"{files.tree}.git")
     if os.path.isdir(ours):
         return ours
@@ -110,7 +112,7 @@ def _copy(files: Snapshot, trees: Trees, cache: str) -> str:
 
 @contextmanager
 def _making(path: str) -> Iterator[str]:
-    """Where to make a folder that becomes `path` when it is complete."""
+    """Provide a path at which to make a folder that becomes `path` once it is complete."""
     cache = os.path.dirname(path)
     os.makedirs(cache, exist_ok=True)
     with scratch.folder(".making-", cache) as place:
@@ -121,8 +123,8 @@ def _making(path: str) -> Iterator[str]:
 
 
 def fill(folder: str, files: Snapshot | None, trees: Trees, cache: str) -> None:
-    """Write recorded files into a folder, which is emptied first. It becomes a repository with these files as its only
-    commit: many agents work only in a repository."""
+    """Write recorded files into a folder, after emptying it. The folder becomes a repository with these files in its
+    only commit, because many agents work only in a repository."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     if files is not None:
@@ -135,7 +137,7 @@ def fill(folder: str, files: Snapshot | None, trees: Trees, cache: str) -> None:
 
 
 def fill_from(folder: str, repository: str, commit: str, cache: str) -> None:
-    """Write the files of a commit into a folder, which is emptied first, with the history of the commit."""
+    """Write the files of a commit into a folder, after emptying it, together with the history of the commit."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     _begin_repository(folder, _fetch(repository, commit, cache), commit)
@@ -143,7 +145,8 @@ def fill_from(folder: str, repository: str, commit: str, cache: str) -> None:
 
 
 def _begin_repository(folder: str, lender: str, ident: str) -> None:
-    """Make a folder a repository. It borrows the objects of another, if given; `ident` is the id of one of them."""
+    """Make a folder a repository. If `lender` is given, the repository borrows the objects of that repository. `ident`
+    is the id of one of the objects."""
     git.run(folder, "init", "--quiet", "--template=", "--initial-branch=main", *_format_words(ident))
     if lender:
         alternates = os.path.join(folder, ".git", "objects", "info", "alternates")
@@ -153,12 +156,12 @@ def _begin_repository(folder: str, lender: str, ident: str) -> None:
 
 
 def _format_words(ident: str) -> tuple[str, ...]:
-    """The options of `git init` for a repository with ids like this one."""
+    """Return the options of `git init` for a repository with ids like this one."""
     return ("--object-format=sha256",) if len(ident) == 64 else ()
 
 
 def fill_task(folder: str, task: StoredTask, trees: Trees, cache: str) -> None:
-    """Write the files of a task into a folder, which is emptied first."""
+    """Write the files of a task into a folder, after emptying it."""
     if task.repository:
         fill_from(folder, task.repository, task.commit, cache)
     else:
@@ -166,7 +169,7 @@ def fill_task(folder: str, task: StoredTask, trees: Trees, cache: str) -> None:
 
 
 async def set_up(folder: str, task: StoredTask, *, env: Mapping[str, str], cancel: Cancel) -> None:
-    """Run the task's own command in its folder. Raise UsageError if it fails."""
+    """Run the task's setup command in its folder. Raise UsageError if the command fails."""
     if not task.setup:
         return
     try:
@@ -174,7 +177,8 @@ async def set_up(folder: str, task: StoredTask, *, env: Mapping[str, str], cance
     except AgentError as error:
         raise UsageError(f"the setup of the task {task.id!r} cannot run: {error.message}") from error
     if ended.code or ended.ending != "completed":
-        said = "" if ended.stderr.strip() else ended.stdout.strip()[-500:]  # the reason has the other stream
+        # the reason already contains the other stream
+        said = "" if ended.stderr.strip() else ended.stdout.strip()[-500:]
         raise UsageError(
             f"the setup of the task {task.id!r} failed: {ended.reason}{f': {said}' if said else ''}",
             hint=f"It was: {describe_command(task.setup)}",
@@ -184,7 +188,7 @@ async def set_up(folder: str, task: StoredTask, *, env: Mapping[str, str], cance
 async def prepare(
     folder: str, task: StoredTask, trees: Trees, cache: str, *, env: Mapping[str, str], cancel: Cancel
 ) -> None:
-    """Make a folder with the files of a task and run its setup there, unless it is already done."""
+    """Make a folder with the files of a task and run the setup there, unless that was already done."""
     ready = f"{folder}.ready"
     if os.path.exists(ready):
         return
@@ -194,7 +198,8 @@ async def prepare(
 
 
 def clear(folder: str) -> None:
-    """Remove the files of a folder whose thread has ended, except the repository, from which snapshots borrow."""
+    """Remove the files of a folder whose thread has ended, but keep the repository, because snapshots use its
+    objects."""
     with suppress(FileNotFoundError):
         os.unlink(f"{folder}.ready")
     for name in os.listdir(folder) if os.path.isdir(folder) else ():

@@ -1,6 +1,6 @@
-"""Decides whether a run is worse than a base, at its end or as soon as the answer is clear.
+"""Decide whether a run is worse than a base, at the end of the run or as soon as the answer is clear.
 
-A base is a run, or the name of a saved run: the ref `eval-base/<name>`.
+A base is a run, or the name of a saved run, which is the ref `eval-base/<name>`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Decision = Literal["passed", "worse", "undecided"]
 
 
 class Gated(NamedTuple):
-    """The verdict of a gate on a run."""
+    """The decision of a gate about a run."""
 
     decision: Decision
     reason: str
@@ -52,7 +52,7 @@ class Gated(NamedTuple):
 
 
 def save_base(store: Store, name: str, report: Report) -> None:
-    """Remember a finished run under a name."""
+    """Save a finished run as a base under a name."""
     if report.status != "done" or report.is_early:
         raise UsageError(f"the run {report.id} is not complete, so it cannot be a base")
     ref = f"eval-base/{name}"
@@ -60,7 +60,7 @@ def save_base(store: Store, name: str, report: Report) -> None:
 
 
 def find_base(store: Store, name: str) -> list[Side]:
-    """The variants of a base: a saved name or a run, with or without :VARIANT."""
+    """Return the variants of a base, which is a saved name or a run, with or without :VARIANT."""
     run, _, variant = name.partition(":")
     saved = store.ref(f"eval-base/{run}") if run and "/" not in run else None
     try:
@@ -72,7 +72,7 @@ def find_base(store: Store, name: str) -> list[Side]:
 
 
 def list_bases(base: Sequence[Side], suite: StoredSuite, tasks: Sequence[str]) -> dict[str, dict[str, Tally]]:
-    """The base of each variant of a suite: the base's verdicts on those chosen tasks that are the same."""
+    """Return the base of each variant of a suite: the verdicts of the base on those chosen tasks that are the same."""
     found = dict[str, dict[str, Tally]]()
     chosen = [task for task in suite.tasks if task.node in tasks]
     for old, variant in match_variants(base, [one.name for one in suite.variants]):
@@ -92,10 +92,11 @@ class Early:
 
     run: EvalRun
     bases: Mapping[str, Mapping[str, Tally]] | None = None
-    """The verdicts of each variant's base, by task; by default the first variant is the base."""
+    """The verdicts of each variant's base, keyed by task. If None, the first variant is the base."""
 
     def __call__(self, results: Sequence[Result]) -> str:
-        """Why the rest of the run is unnecessary, in words; empty if it is needed. One worse variant decides a gate."""
+        """Return why the rest of the run is unnecessary, in words, or an empty string if it is needed. For a gate, one
+        variant that is worse is enough."""
         answers = self.find_answers(results)
         clear = {name: one for name, one in answers.items() if one.answer}
         is_worse = self.bases is not None and any(one.answer == "worse" for one in clear.values())
@@ -108,9 +109,9 @@ class Early:
         return f"stopped early: {', '.join(told)}"
 
     def find_answers(self, results: Sequence[Result]) -> dict[str, EarlyAnswer]:
-        """The evidence about each variant, from results in the order in which they arrived. A task counts when all its
-        threads have a result. At most one in twenty runs wrongly calls a variant different; a gate spends half of this
-        error here and leaves the rest to its final test."""
+        """Return the evidence about each variant, from results in the order in which they arrived. A task counts once
+        all its threads have a result. At most one in twenty runs wrongly calls a variant different; a gate spends half
+        of this error probability here and leaves the other half to its final test."""
         cells = {cell.number: cell for cell in self.run.cells}
         ended: dict[str, dict[str, Tally]] = {variant.name: {} for variant in self.run.suite.variants}
         place, of_cell = dict[tuple[str, str], int](), dict[tuple[str, str], list[str]]()
@@ -139,8 +140,8 @@ class Early:
 
 
 def decide(store: Store, trees: Trees, base: Sequence[Side], run: EvalRun, early: Early | None) -> Gated:
-    """Whether a run is worse than its base. Counting all variants together, at most one in twenty equally good runs is
-    called worse."""
+    """Decide whether a run is worse than its base. Counting all variants together, at most one in twenty runs that are
+    equally good is called worse."""
     report = Report(run)
     pairs = [(old, Side(report, variant)) for old, variant in match_variants(base, report.variants)]
     alpha = ALPHA / len(pairs) / (2 if early else 1)

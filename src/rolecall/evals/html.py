@@ -1,6 +1,7 @@
-"""A run as HTML: one self-contained page, and the same parts for the page in the browser.
+"""A run as HTML: one self-contained page, and the same parts for the web page.
 
-Colours repeat what the text says. Nothing here needs a script or an inline style, which the browser's page forbids.
+Colours only repeat what the text says. Nothing here needs a script or an inline style, both of which the web page
+forbids.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from rolecall.workflow import registry
 
 SIGNS = {"passed": "✓", "failed": "✗", "infrastructure": "⚠", "": "…"}
 _MOST_TEXT = 150_000
-"""The most characters of all prompts of a page together, and of all reasons, so that the page can be mailed."""
+"""The maximum number of characters of all prompts on a page together, and of all reasons together, so that the page can
+be mailed."""
 _LONGEST_PROMPT, _LONGEST_REASON, _LONGEST_TITLE = 4000, 500, 100
 _COLOURS = 8
 _WORDS = {"passed": "passed", "failed": "failed", "infrastructure": "not judged", "open": "not run"}
@@ -83,7 +85,8 @@ class PageSection(NamedTuple):
 
 
 def make_page(store: Store, report: Report, *, mask: Mask, base: str = "") -> str:
-    """A run as one page that can be mailed and opened anywhere. Differences are relative to the variant `base`."""
+    """Return a run as one page that can be mailed and opened anywhere. Differences are relative to the variant
+    `base`."""
     figures = Figures(store, report, mask=mask, link=lambda cell: f"#c{cell.number}", base=base)
     title = mask.text(f"{report.name}: {figures.describe_counts()}")
     parts = [f"<h1>{safe(mask.text(report.name))}</h1>", f'<p class="small">{figures.describe_status()}</p>']
@@ -94,8 +97,8 @@ def make_page(store: Store, report: Report, *, mask: Mask, base: str = "") -> st
 
 
 class Figures:
-    """The parts of the page of a run. `link` returns the address of a thread; `running` threads have an address before
-    they have a result."""
+    """The parts of a run's page. `link` returns the address of a thread. Threads in `running` have an address even
+    before they have a result."""
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ class Figures:
         return safe(self._mask.text(str(text)))
 
     def list_sections(self) -> list[PageSection]:
-        """The findings."""
+        """Return the sections with the findings."""
         return [
             PageSection("Variants", self._show_variants()),
             PageSection(f"Differences from {self.base}", self._show_differences()),
@@ -165,7 +168,8 @@ class Figures:
         return _table(headings, rows, numbers=2)
 
     def _show_amounts(self) -> str:
-        """The cost of a thread and of a pass, in money, tokens and minutes, with 95 % intervals."""
+        """Return a table of the cost of each thread and of each pass, in money, tokens and minutes, with 95 %
+        intervals."""
         headings = ["variant", *(f"{name} per {what}" for what in ("thread", "pass") for name in AMOUNTS)]
         rows = [
             [
@@ -221,7 +225,7 @@ class Figures:
     # -- cost and quality --
 
     def _plot(self) -> str:
-        """Pass rates over the cost of a thread, or over its tokens or minutes if no cost is known."""
+        """Return a plot of pass rates over the cost of a thread, or over its tokens or minutes if no cost is known."""
         for key in AMOUNTS:
             means = {
                 one.variant: estimate_mean(self._report.amounts(one.variant, key).values())
@@ -375,11 +379,11 @@ class Figures:
     def _name_workflow(self, node: str) -> str:
         try:
             return registry.read_node(self._store, node)[0].name
-        except RolecallError:  # it is damaged
+        except RolecallError:  # the node is damaged
             return ""
 
     def _list_players(self, variant: str) -> list[str]:
-        """The agent of each role, with the version of its program."""
+        """Return the agent of each role, with the version of its program."""
         found: dict[str, None] = {}
         for cell in self._report.cells:
             if cell.variant == variant:
@@ -391,7 +395,7 @@ class Figures:
     # -- texts --
 
     def list_threads(self) -> PageSection:
-        """Each task with its prompt and its threads."""
+        """Return a section with each task, its prompt and its threads."""
         by_task: dict[str, list[CellResult]] = {}
         order = self._report.variants
         for cell in sorted(self._report.cells, key=lambda cell: (order.index(cell.variant), cell.number)):
@@ -409,7 +413,7 @@ class Figures:
         return PageSection("Threads", "".join(parts))
 
     def render_tasks(self) -> Iterator[tuple[StoredTask, str]]:
-        """Each task, with its prompt and first files as HTML."""
+        """Yield each task, with its prompt and first files as HTML."""
         longest = min(_LONGEST_PROMPT, _MOST_TEXT // max(1, len(self._tasks)))
         for task in self._tasks:
             files = f"tree {task.files.tree}" if task.files else ""
@@ -421,7 +425,7 @@ class Figures:
     def _show_thread(self, cell: CellResult, longest: int) -> str:
         cost = money(cell.used["cost"]) if "cost" in cell.used else ""
         score = f"{cell.score:.2f}" if cell.score is not None else ""
-        # Without the tags and quotes that HTML does not need, because there may be thousands.
+        # Leave out the tags and quotes that HTML does not need, because there can be thousands of rows.
         return (
             f"<tr id=c{cell.number}><td>{self._safe(cell.variant)} {cell.repeat}<td>{SIGNS[cell.outcome]}<td>{score}"
             f"<td>{cost}<td>{safe(cell.thread)}<td>{self._safe(_cut(cell.reason, longest))}"
@@ -435,7 +439,8 @@ class Point(NamedTuple):
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: int | None = None) -> str:
-    """A table of HTML. The columns from `numbers` on are numbers; without it, all are texts."""
+    """Return an HTML table. The columns from the index `numbers` on contain numbers; if it is None, all columns contain
+    text."""
 
     def kind(index: int) -> str:
         return ' class="number"' if numbers is not None and index >= numbers else ""
@@ -475,7 +480,7 @@ def _draw_difference(difference: Difference, colour: str) -> str:
 
 
 def _draw_range(value: float, span: Interval | None, colour: str, *, low: float, high: float) -> str:
-    """A value and its interval between two bounds. The text beside it says the same."""
+    """Draw a value and its interval between two bounds. The text next to the drawing says the same."""
 
     def across(at: float) -> float:
         return 2 + 126 * (min(high, max(low, at)) - low) / (high - low)
@@ -493,7 +498,7 @@ def _draw_range(value: float, span: Interval | None, colour: str, *, low: float,
 
 
 def _choose_ticks(most: float) -> tuple[float, list[float]]:
-    """The end of an axis from 0 that has room for `most`, and three to six round values on it."""
+    """Return the end of an axis that starts at 0 and has room for `most`, and three to six round values on the axis."""
     size = 10 ** math.floor(math.log10(most / 4))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor * 5 >= most)
     count = math.ceil(most / step - 1e-9)
@@ -501,7 +506,7 @@ def _choose_ticks(most: float) -> tuple[float, list[float]]:
 
 
 def _spread(wanted: Sequence[float], *, least: float, low: float, high: float) -> list[float]:
-    """Positions for labels near the ascending `wanted` positions, with a minimum distance."""
+    """Return positions for labels near the ascending `wanted` positions, with a minimum distance between them."""
     places = list[float]()
     for place in wanted:
         places.append(max(place, low if not places else places[-1] + least))

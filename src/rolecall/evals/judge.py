@@ -1,9 +1,9 @@
-"""Judges: they decide whether the result of a thread passes.
+"""Judges, which decide whether the result of a thread passes.
 
-A command runs in a fresh checkout of the files that the thread left. The judge's own files replace files with the same
-name. The command does not get the agents' environment, and runs in a sandbox if the kernel supports one. Its exit code
-is the verdict. A judge that cannot start, crashes or runs out of time says nothing about the result: that is counted as
-infrastructure.
+A command judge runs in a fresh checkout of the files that the thread left. The judge's own files replace files with the
+same names. The command does not get the agents' environment, and it runs in a sandbox if the kernel supports one. Its
+exit code is the verdict. If a judge cannot start, crashes or exceeds its time limit, that says nothing about the
+result, so the outcome counts as infrastructure.
 """
 
 from __future__ import annotations
@@ -35,34 +35,35 @@ from rolecall.workflow import condition
 from rolecall.workflow.model import Sandbox
 
 REPORT_VARIABLE = "ROLECALL_REPORT"
-"""Names the file that a command judge may write: JSON with `score` (0 to 1), `reason` and `details`."""
+"""The environment variable with the path of the file to which a command judge can write its report: JSON with `score`
+(0 to 1), `reason` and `details`."""
 RESULT_VARIABLE = "ROLECALL_RESULT"
-"""Names a file with the task and the output of the result, as JSON."""
+"""The environment variable with the path of a file that contains the task and the output of the result, as JSON."""
 CANNOT_TELL = 75
-"""The exit code of a command judge that cannot tell (EX_TEMPFAIL)."""
+"""The exit code with which a command judge says that it cannot tell (EX_TEMPFAIL)."""
 _TRIAL_SECONDS = 10.0
 _MOST_REPORT = 1_000_000
 _MOST_REASON = 500
 _REFUSED = re.compile(
     r"^.*/.*(?:Read-only file system|Permission denied).*$|^.*(?:\[Errno (?:13|30)\]).*/.*$", re.MULTILINE
 )
-"""Messages with which programs report that they may not write a file."""
+"""Messages in which programs report that they are not allowed to write to a file."""
 
 
 class Site(NamedTuple):
-    """Where command judges run."""
+    """The surroundings in which command judges run."""
 
     trees: Trees
     environment: Mapping[str, str]
-    """Rolecall's environment. A judge gets its PATH, and the sandbox hides the secrets in its home."""
+    """Rolecall's environment. A judge gets only its PATH. The sandbox hides the secrets in the home that it names."""
     private: tuple[str, ...]
-    """Rolecall's own places, which the sandbox hides."""
+    """Rolecall's own files and folders, which the sandbox hides."""
     layers: Layers
-    """What the kernel can enforce here; outside Linux, nothing."""
+    """What the kernel of this machine can enforce; outside Linux, nothing."""
 
 
 class Judged(NamedTuple):
-    """The subject of a judge: the result of a thread, or a known answer."""
+    """What a judge judges: the result of a thread, or a known answer."""
 
     task: str
     prompt: str
@@ -74,7 +75,7 @@ class Judged(NamedTuple):
 
 
 async def judge_command(stored: StoredJudge, judged: Judged, site: Site, *, cancel: Cancel) -> Verdict:
-    """Run a command judge in its own folder, without a network and without Rolecall's environment. It can write only
+    """Run a command judge in its own folder, without a network and without Rolecall's environment. It can write only to
     that folder."""
     judge = stored.judge
     async with _ran(stored, judged, site, judge.seconds, cancel) as (ended, report):
@@ -85,7 +86,7 @@ async def judge_command(stored: StoredJudge, judged: Judged, site: Site, *, canc
 async def _ran(
     stored: StoredJudge, judged: Judged, site: Site, seconds: float, cancel: Cancel
 ) -> AsyncIterator[tuple[process.Exit, Path]]:
-    """How a command judge has ended, and its report, while its folder exists."""
+    """Run a command judge. Provide its exit and the path of its report, as long as its folder exists."""
     judge = stored.judge
     with scratch.folder("rolecall-judge-") as place:
         work, report, result = place / "work", place / "report.json", place / "result.json"
@@ -122,8 +123,8 @@ async def _ran(
 
 
 async def find_writes(stored: StoredJudge, judged: Judged, site: Site, *, cancel: Cancel) -> str:
-    """The complaint of a command judge that it may not write outside its folder; empty if it makes none. The judge runs
-    for a short time on unchanged files, and its verdict does not matter."""
+    """Return the message in which a command judge reports that it is denied write access outside its folder, or an
+    empty string if there is none. The judge runs for a short time on unchanged files, and its verdict is ignored."""
     seconds = min(stored.judge.seconds, _TRIAL_SECONDS)
     async with _ran(stored, judged, site, seconds, cancel) as (ended, _):
         found = _REFUSED.search(f"{ended.stderr}\n{ended.stdout}")
@@ -131,7 +132,7 @@ async def find_writes(stored: StoredJudge, judged: Judged, site: Site, *, cancel
 
 
 def _lay_out(stored: StoredJudge, files: Snapshot, trees: Trees, work: Path) -> None:
-    """Check out the result, then replace files that have the same name as the judge's files."""
+    """Check out the result, then replace its files with those files of the judge that have the same names."""
     trees.check_out(files, str(work))
     if stored.files is None:
         return
@@ -151,7 +152,9 @@ def _read_verdict(judge: Judge, ended: process.Exit, report: Path) -> Verdict:
         problem, said = f"it took longer than {judge.seconds:g} seconds", ""
     elif ended.ending == "interrupted" or code is None:
         problem, said = "it was interrupted", ""
-    elif code < 0 or 128 < code <= 128 + signal.NSIG:  # a shell reports the signals of its children this way
+    elif (
+        code < 0 or 128 < code <= 128 + signal.NSIG
+    ):  # a shell reports the signals of its child processes this way
         problem = f"it was ended by signal {-code if code < 0 else code - 128}"
     elif code in (126, 127):
         problem, said = "it could not be started", said or ended.reason
@@ -180,7 +183,7 @@ def _read_verdict(judge: Judge, ended: process.Exit, report: Path) -> Verdict:
 
 
 def judge_expression(judge: Judge, judged: Judged) -> Verdict:
-    """Evaluate an expression over `output`, `steps`, `steps_count` and `start`."""
+    """Evaluate an expression that can use `output`, `steps`, `steps_count` and `start`."""
     start = {"workflow": judged.workflow, "prompt": judged.prompt, "cwd": ""}
     try:
         has_passed = condition.evaluate(
@@ -196,7 +199,7 @@ def judge_expression(judge: Judge, judged: Judged) -> Verdict:
 
 
 class Vote(NamedTuple):
-    """One vote of a judge's agent; a `problem` is infrastructure."""
+    """One vote of an agent that judges. A vote with a `problem` counts as infrastructure."""
 
     has_passed: bool = False
     score: float = 0.0
@@ -207,7 +210,7 @@ class Vote(NamedTuple):
 
 
 def question_of(judged: Judged) -> str:
-    """The prompt of the judging agent: the task and its answer."""
+    """Return the prompt for the judging agent, which contains the task and its answer."""
     output = json.dumps(judged.output, indent=2, ensure_ascii=False, sort_keys=True)
     parts = [
         "Judge the result of a task. The files of the result are in this folder.",
@@ -218,7 +221,8 @@ def question_of(judged: Judged) -> str:
 
 
 def count_votes(judge: Judge, votes: Sequence[Vote]) -> Verdict:
-    """The verdict of the majority, with the mean score. A tie fails, because half of the votes reject the result."""
+    """Return the verdict of the majority, with the mean score. A tie means that the result fails, because half of the
+    votes reject it."""
     steps = [vote.step for vote in votes if vote.step]
     usage = sum_amounts(vote.usage for vote in votes)
     if problems := [vote.problem for vote in votes if vote.problem]:
@@ -231,11 +235,11 @@ def count_votes(judge: Judge, votes: Sequence[Vote]) -> Verdict:
     return Verdict(judge.name, outcome, mean, reason[:_MOST_REASON], details, usage, steps)
 
 
-# -- all of them --
+# -- all judges --
 
 
 def decide(deciding: Sequence[str], verdicts: Sequence[Verdict]) -> tuple[str, str, float | None]:
-    """The outcome of a cell, its reason, and the mean score of the judges that gave one."""
+    """Return the outcome of a cell, the reason, and the mean score of the judges that gave one."""
     chosen = [verdict for verdict in verdicts if verdict.judge in deciding]
     scores = [verdict.score for verdict in verdicts if verdict.score is not None]
     score = fmean(scores) if scores and not any(map(math.isnan, scores)) else None

@@ -1,4 +1,4 @@
-"""Turns a recorded thread into a task."""
+"""Turn a recorded thread into a task."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rolecall.workflow.yaml import includer, read_text
 class Promoted(NamedTuple):
     task: str
     file: str
-    """The file of tasks that now has it."""
+    """The tasks file that now contains the task."""
     folder: str
-    """The folder with the files that it begins with."""
+    """The folder with the files with which the task begins."""
 
 
 def find_tasks_file(suite: str) -> str:
-    """The file of tasks that a suite names."""
+    """Return the tasks file that a suite names."""
     try:
         document = yaml12.load(read_text(suite), source=suite, include=includer(suite))
     except FileNotFoundError:
@@ -38,8 +38,8 @@ def find_tasks_file(suite: str) -> str:
 
 
 def promote(store: Store, trees: Trees, ref: ThreadRef, file: str, *, name: str, tags: list[str]) -> Promoted:
-    """Append a task to a file of tasks: a thread's prompt and first files. The files are copied into a folder beside
-    the file, so that the task does not depend on the thread."""
+    """Append a task to a tasks file, with a thread's prompt and first files. The thread's files are copied into a
+    folder next to the tasks file, so that the task does not depend on the thread."""
     if os.path.exists(file):
         tasks, problems = read_tasks(file)
         errors = [problem for problem in problems if "there are no tasks" not in problem.message]
@@ -56,6 +56,6 @@ def promote(store: Store, trees: Trees, ref: ThreadRef, file: str, *, name: str,
     task = {"id": name, "prompt": prompt, "files": name} | ({"tags": tags} if tags else {})
     with open(file, "a+", encoding="utf-8") as out:
         out.seek(max(0, out.tell() - 1))
-        is_broken = out.read() not in ("", "\n")  # its last line has no line break
+        is_broken = out.read() not in ("", "\n")  # the last line has no line break
         out.write(("\n" if is_broken else "") + json.dumps(task, ensure_ascii=False) + "\n")
     return Promoted(name, file, folder)

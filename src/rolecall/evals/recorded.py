@@ -1,8 +1,8 @@
-"""Finds what broke a suite among the runs that the store has: a program, a model, an agent or the workflow.
+"""Find what broke a suite among the runs in the store: a program, a model, an agent or the workflow.
 
-An older program cannot be installed and run again, but its results are recorded with its version. Runs with the same
-workflow, agents and programs form one makeup. The makeups are searched in the order in which they were first seen,
-without asking agents.
+An older program cannot be installed and run again, but its results are recorded together with its version. Runs with
+the same workflow, agents and programs form one makeup. The makeups are searched in the order in which they were first
+seen, without asking any agent.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Player(NamedTuple):
 
 
 class Makeup(NamedTuple):
-    """The parts that several runs have in common."""
+    """A combination of a workflow and its players, which several runs can share."""
 
     workflow: str
-    """The node of the workflow's version."""
+    """The id of the workflow's node."""
     players: tuple[Player, ...]
     run: str
-    """The first run with this makeup."""
+    """The id of the first run with this makeup."""
     at: int
     """When that run began, in milliseconds."""
 
 
 class Traced(NamedTuple):
-    """The evidence in recorded runs about where a suite broke."""
+    """The evidence in recorded runs about what broke a suite."""
 
     status: Literal["found", "not broken", "uncertain"]
     reason: str
@@ -49,14 +49,14 @@ class Traced(NamedTuple):
     tasks: tuple[str, ...]
     """The tasks that broke."""
     error: float
-    """How often an answer is assumed to be wrong."""
+    """The assumed probability that an answer is wrong."""
     certainty: float | None = None
     bad: Makeup | None = None
     """The first bad makeup."""
     good: Makeup | None = None
-    """The one before it."""
+    """The makeup before the first bad one."""
     changes: tuple[str, ...] = ()
-    """What differs between the two."""
+    """The differences between these two makeups."""
 
     def dump(self) -> JsonObject:
         shown: JsonObject = to_json(self)
@@ -66,8 +66,9 @@ class Traced(NamedTuple):
 def trace(
     store: Store, plan: EvalPlan, *, oldest: str = "", newest: str = "", noise: float | None = None
 ) -> Traced:
-    """Find the first bad makeup of the plan's suite, with its first variant, from one run to another. Runs
-    count if they had the same judges and some of the same tasks. `noise` is how often an answer is wrong."""
+    """Find the first bad makeup for the first variant of the plan's suite, among the runs from `oldest` to `newest`. A
+    run counts if it had the same judges and some of the same tasks. `noise` is the probability that an answer is
+    wrong."""
     first, last = (find_run(store, name).at if name else None for name in (oldest, newest))
     variant = plan.suite.variants[0].name
     makeups, cells = list[Makeup](), list[_Seen]()
@@ -114,7 +115,7 @@ def trace(
 
 
 def compare(good: Makeup, bad: Makeup) -> Iterable[str]:
-    """Describe the differences between two makeups, a line each."""
+    """Yield a line for each difference between two makeups."""
     if good.workflow != bad.workflow:
         yield f"the workflow is {bad.workflow}, was {good.workflow}"
     yield from compare_players(good.players, bad.players)
@@ -125,7 +126,7 @@ def list_players(cells: Iterable[CellResult]) -> tuple[Player, ...]:
 
 
 def compare_players(then: Sequence[Player], later: Sequence[Player]) -> Iterable[str]:
-    """Describe how the players differ, a line each."""
+    """Yield a line for each difference between the players."""
     for role in sorted({one.role for one in (*then, *later)}):
         was, now = ([one for one in players if one.role == role] for players in (then, later))
         for what, at in (("agent", 1), ("program", 2)):
@@ -147,7 +148,7 @@ class _Seen(NamedTuple):
 
 
 def _find_broken(cells: Sequence[_Seen], last: int) -> tuple[str, ...]:
-    """The tasks that mostly passed in the first makeup and not in the last."""
+    """Return the tasks that mostly passed in the first makeup, but not in the last."""
     passed = dict[tuple[int, str], list[bool]]()
     for one in cells:
         passed.setdefault((one.makeup, one.task), []).append(one.passed)
@@ -157,7 +158,7 @@ def _find_broken(cells: Sequence[_Seen], last: int) -> tuple[str, ...]:
 
 
 def _read_answers(cells: Sequence[_Seen], broken: Sequence[str]) -> list[tuple[int, bool]]:
-    """For each repeat of each run: its makeup, and whether most of the broken tasks passed."""
+    """Return the makeup of each repeat of each run, and whether most of the broken tasks passed in it."""
     votes = dict[tuple[int, str, int], list[bool]]()
     for one in cells:
         if one.task in broken:

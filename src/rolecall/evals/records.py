@@ -1,7 +1,9 @@
-"""What an evaluation stores: suites, tasks, judges, runs, verdicts and results, each as a node, and the ref of a run.
+"""What an evaluation stores: suites, tasks, judges, runs, verdicts and results, each as a node, and the ref of each
+run.
 
-A run is the ref `eval/<id>`. Its target is the newest result, or the run itself before the first, and each result names
-the one before it, so that a bundle of one node has all of them. The thread of a cell is derived from the run.
+A run is the ref `eval/<id>`. Its target is the newest result or, before the first result, the run itself. Each result
+names the one before it, so a bundle of one node contains all of them. The id of a cell's thread is derived from the
+run.
 """
 
 from __future__ import annotations
@@ -120,7 +122,8 @@ RESULT_SCHEMA = make_type(
 )
 
 EVENT = "eval"
-"""The kind of event that says, under the id of a run, that it has a new result or another status."""
+"""The kind of an event in the stream named by a run's id, which says that the run has a new result or another
+status."""
 OUTCOMES = ("passed", "failed", "infrastructure")
 
 
@@ -134,18 +137,18 @@ class StoredTask(NamedTuple):
     repository: str
     commit: str
     fork: str = ""
-    """The step of a recorded thread, or its start, from which the threads of this task continue."""
+    """The step of a recorded thread, or the start of the thread, from which the threads of this task continue."""
 
 
 class StoredJudge(NamedTuple):
-    """A judge with its files and, if it is an agent, the workflow in which it votes."""
+    """A judge with its files and, if the judge is an agent, the workflow in which it votes."""
 
     node: NodeId
     judge: Judge
     files: Snapshot | None
     workflow: NodeId | None
     examples: tuple[Snapshot | None, ...] = ()
-    """The files of its examples."""
+    """The files of the judge's examples."""
 
 
 class StoredSuite(NamedTuple):
@@ -161,11 +164,11 @@ class Cell(NamedTuple):
     """One thread of a run."""
 
     number: int
-    """Counted from 1."""
+    """The number of the cell, counted from 1."""
     variant: Variant
     task: StoredTask
     repeat: int
-    """Counted from 0."""
+    """The number of the repeat, counted from 0."""
     thread: ThreadId
 
 
@@ -178,7 +181,7 @@ class Verdict(NamedTuple):
     details: Any = None
     usage: Mapping[str, float] = {}
     votes: Sequence[str] = ()
-    """The last steps of the threads in which an agent voted."""
+    """The ids of the last steps of the threads in which an agent voted."""
 
     @property
     def is_infrastructure(self) -> bool:
@@ -186,7 +189,7 @@ class Verdict(NamedTuple):
 
 
 class Result(NamedTuple):
-    """How a cell ended."""
+    """The result of a cell."""
 
     number: int
     thread: str
@@ -194,15 +197,15 @@ class Result(NamedTuple):
     verdicts: tuple[Verdict, ...]
     at: int
     head: str | None = None
-    """The last step of the thread, or its start; None if it could not be started."""
+    """The last step of the thread, or its start, or None if the thread could not be started."""
     reason: str = ""
     score: float | None = None
     usage: Mapping[str, float] = {}
     """The usage of the thread in this run."""
     saved: Mapping[str, float] = {}
-    """The earlier usage of its reused steps."""
+    """The earlier usage of the steps that the thread reused."""
     agents: Sequence[Mapping[str, str]] = ()
-    """Who played which role: `role`, `agent` and `version`."""
+    """Who played which role, as `role`, `agent` and `version`."""
 
 
 class Calibration(NamedTuple):
@@ -211,15 +214,15 @@ class Calibration(NamedTuple):
     judge: str
     agreed: int
     total: int
-    """Examples on which it gave a verdict."""
+    """The number of examples on which the judge gave a verdict."""
     wrong: tuple[int, ...] = ()
-    """The numbers of the examples, from 1, on which it disagrees."""
+    """The numbers of the examples, counted from 1, on which the judge disagrees."""
     usage: Mapping[str, float] = {}
     votes: Sequence[str] = ()
 
 
 class EvalRun:
-    """A stored run: its suite, its cells, and the results so far."""
+    """A stored run, with its suite, its cells and the results so far."""
 
     def __init__(self, store: Store, ref: Ref) -> None:
         self._store = store
@@ -230,7 +233,7 @@ class EvalRun:
 
     @property
     def at(self) -> int:
-        """When it began, in milliseconds."""
+        """When the run began, in milliseconds."""
         return int(self._payload["at"])
 
     @property
@@ -239,22 +242,22 @@ class EvalRun:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether every role is asked, even if an earlier run has the answer."""
+        """Whether every role is asked, even if an earlier run has recorded the answer."""
         return bool(self._payload.get("fresh"))
 
     @property
     def first(self) -> int:
-        """How many times other runs have asked the same questions before, so that it does not reuse their answers."""
+        """How many times other runs have asked the same questions before. This run does not reuse their answers."""
         return int(self._payload.get("first", 0))
 
     @property
     def status(self) -> str:
-        """`open`, `suspended` or `done`."""
+        """The status of the run: `open`, `suspended` or `done`."""
         return str(self.ref.state["status"])
 
     @property
     def is_running(self) -> bool:
-        """Whether a living process runs it."""
+        """Whether a living process is running the run."""
         lease = self.ref.state.get("lease")
         return lease is not None and holder.is_alive(lease, now=self._store.now())
 
@@ -264,7 +267,7 @@ class EvalRun:
 
     @property
     def is_early(self) -> bool:
-        """Whether it is done with threads left, because the answer was clear."""
+        """Whether the run is done although threads are left, because the answer was clear."""
         return bool(self.ref.state.get("early"))
 
     @property
@@ -278,7 +281,8 @@ class EvalRun:
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """Every repeat, task and variant in this order, so that the first cells can be compared already."""
+        """The cells, sorted by repeat, task and variant in this order, so that the first cells can already be
+        compared."""
         tasks = [load_task(self._store, node) for node in self.tasks]
         found = [
             (variant, task, repeat)
@@ -292,7 +296,7 @@ class EvalRun:
         )
 
     def read_results(self) -> dict[int, Result]:
-        """The newest result of each cell that has one, by number."""
+        """Return the newest result of each cell that has one, keyed by the cell's number."""
         found: dict[int, Result] = {}
         for payload in _walk(self._store, self.ref.target):
             if "number" in payload and payload["number"] not in found:
@@ -302,7 +306,7 @@ class EvalRun:
         return dict(sorted(found.items()))
 
     def read_calibrations(self) -> dict[str, Calibration]:
-        """How often judges agree with known verdicts, by their names."""
+        """Return how often each judge agrees with known verdicts, keyed by the judge's name."""
         found: dict[str, Calibration] = {}
         for node in _walk(self._store, self.ref.target):
             if "agreed" in node:
@@ -318,10 +322,10 @@ class EvalRun:
 
 
 def _walk(store: Store, head: str | None) -> Iterator[JsonObject]:
-    """The results and calibrations of a run, newest first."""
+    """Yield the results and calibrations of a run, newest first."""
     while head is not None:
         payload = store.get(head).payload
-        if "run" not in payload:  # the run itself
+        if "run" not in payload:  # this node is the run itself
             return
         yield payload
         head = payload.get("previous")
@@ -352,7 +356,7 @@ def put_suite(
     tasks: Sequence[tuple[EvalTask, Snapshot | None]],
     judges: Sequence[JudgeFiles],
 ) -> NodeId:
-    """Store a suite whose tasks and judges have these files."""
+    """Store a suite with the files of its tasks and judges."""
     draft = store.draft()
     workflows = {name: registry.add_workflow(draft, book) for name, book in suite.books.items()}
     variants = [
@@ -474,7 +478,7 @@ def _append(draft: Draft, run: EvalRun, schema: Schema, fields: JsonObject) -> N
 
 
 def find_run(store: Store, text: str) -> EvalRun:
-    """Find a run by its id, or by a unique ending or part of it; the newest if the text is empty."""
+    """Find a run by its id, or by a unique ending or part of its id. If the text is empty, return the newest run."""
     wanted = text.upper()
     names = sorted((ref.name for ref in store.refs("eval/")), reverse=True)
     found = [name for name in names if name.endswith(wanted)] if wanted else names[:1]
@@ -491,7 +495,7 @@ def find_run(store: Store, text: str) -> EvalRun:
 
 
 def list_runs(store: Store, *, suite: str | None = None) -> list[EvalRun]:
-    """The runs, or those of a stored suite, newest first."""
+    """Return all runs, or those of a stored suite, newest first."""
     where = {"suite": [suite]} if suite else None
     refs = sorted(store.refs("eval/", where=where), key=lambda ref: ref.name, reverse=True)
     return [EvalRun(store, ref) for ref in refs]

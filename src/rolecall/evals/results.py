@@ -1,4 +1,4 @@
-"""The results of a run, as values: its cells, and a summary of each variant."""
+"""The results of a run as values: its cells, and a summary of each variant."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ AMOUNTS = ("cost", "tokens", "minutes")
 
 
 class CellResult(NamedTuple):
-    """A thread of a run, and its result if it has one."""
+    """A thread of a run, with its result if it has one."""
 
     number: int
     variant: str
     task: str
     tags: tuple[str, ...]
     repeat: int
-    """Counted from 1."""
+    """The number of the repeat, counted from 1."""
     thread: str
     outcome: str = ""
-    """`passed`, `failed`, `infrastructure`, or empty if there is no result yet."""
+    """The outcome: `passed`, `failed`, `infrastructure`, or empty if there is no result yet."""
     reason: str = ""
     score: float | None = None
     verdicts: tuple[Verdict, ...] = ()
     head: str | None = None
     """The last step of the thread."""
     paid: Mapping[str, float] = {}
-    """The usage in this run: `cost`, `tokens`, `minutes`, …"""
+    """The usage in this run, such as `cost`, `tokens` and `minutes`."""
     used: Mapping[str, float] = {}
-    """The same, including the original usage of reused steps."""
+    """The usage in this run, plus the original usage of reused steps."""
     agents: Sequence[Mapping[str, str]] = ()
 
     @property
@@ -52,7 +52,7 @@ class CellResult(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A variant in a run."""
+    """The summary of a variant in a run."""
 
     variant: str
     threads: int
@@ -61,20 +61,20 @@ class Summary(NamedTuple):
     infrastructure: int
     rate: Rate | None
     pass_at: float | None
-    """The probability that at least one of `repeat` runs passes."""
+    """The probability that at least one of `repeat` threads passes."""
     pass_every: float | None
-    """The probability that all of `repeat` runs pass."""
+    """The probability that all of `repeat` threads pass."""
     score: Mean | None
     used: Mapping[str, float]
-    """The usage of all its threads: `cost`, if an agent reported any, `tokens` and `minutes`."""
+    """The usage of all threads: `tokens`, `minutes` and, if an agent reported any, `cost`."""
     per_run: Mapping[str, Mean]
-    """The same for each thread with a verdict."""
+    """The mean usage of each thread with a verdict."""
     per_pass: Mapping[str, Mean]
-    """The same for each pass: the usage of all threads, divided by the number of passes."""
+    """The usage for each pass, which is the usage of all threads divided by the number of passes."""
 
 
 class Report:
-    """A run, read from its nodes alone, so that other machines get the same result."""
+    """A run, read only from its nodes, so that other machines get the same result."""
 
     def __init__(self, run: EvalRun) -> None:
         self.id = run.id
@@ -89,7 +89,7 @@ class Report:
         self.head = run.ref.target
         results = run.read_results()
         self.calibrations = run.read_calibrations()
-        """How often the agents that judge agree with known verdicts, by their names."""
+        """How often the agents that judge agree with known verdicts, keyed by the judge's name."""
         self.cells = []
         for cell in run.cells:
             known: dict[str, Any] = {}
@@ -109,26 +109,26 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of cells for each outcome, and of `open` cells."""
+        """The number of cells with each outcome, and of `open` cells."""
         found = {outcome: sum(cell.outcome == outcome for cell in self.cells) for outcome in OUTCOMES}
         return {**found, "open": len(self.cells) - sum(found.values())}
 
     @cached_property
     def paid(self) -> dict[str, float]:
-        """The usage of the run itself, including its judges."""
+        """The usage of the run itself, including that of its judges."""
         of_judges = [verdict.usage for cell in self.cells for verdict in cell.verdicts]
         of_judges += [one.usage for one in self.calibrations.values()]
         return sum_amounts([*(cell.paid for cell in self.cells), *of_judges])
 
     def describe_paid(self) -> str:
-        """The usage of the run itself, in words."""
+        """Return the usage of the run itself, in words."""
         paid, ms = self.paid, round(self.paid.get("minutes", 0) * 60_000)
         told = [money(paid["cost"])] if paid.get("cost") else []
         told += [f"{paid['tokens']:,.0f} tokens"] if paid.get("tokens") else []
         return ", ".join([*told, *([duration(ms)] if ms else [])]) or "nothing"
 
     def tallies(self, variant: str) -> dict[str, Tally]:
-        """For each task: how many of its threads have passed, and how many have a verdict."""
+        """Return how many threads of each task have passed, and how many have a verdict."""
         found: dict[str, Tally] = {}
         for cell in self.cells:
             if cell.variant == variant and cell.is_judged:
@@ -137,8 +137,8 @@ class Report:
         return found
 
     def amounts(self, variant: str, key: str) -> dict[str, list[float]]:
-        """For each task: the `cost`, `tokens`, `minutes` or `score` of each judged thread. Threads with an unknown
-        amount are left out."""
+        """Return the `cost`, `tokens`, `minutes` or `score` of the judged threads of each task. Threads for which the
+        amount is unknown are left out."""
         found: dict[str, list[float]] = {}
         for cell in self.cells:
             value = cell.score if key == "score" else cell.used.get(key)
@@ -179,7 +179,7 @@ class Report:
         )
 
     def dump(self) -> JsonObject:
-        """The report in its JSON form."""
+        """Return the report in its JSON form."""
         return {
             "eval": self.id,
             "suite": self.name,
@@ -201,7 +201,7 @@ class Report:
 
 
 def to_json(value: Any) -> Any:
-    """The JSON form of a value: tuples with names and dataclasses become objects."""
+    """Return the JSON form of a value. Named tuples and dataclasses become objects."""
     if hasattr(value, "_asdict"):
         return to_json(value._asdict())
     if hasattr(value, "__dataclass_fields__"):

@@ -1,8 +1,8 @@
-"""Runs a suite: one thread for each variant, task and repeat, and the verdicts of the judges.
+"""Run a suite: one thread for each variant, task and repeat, and the verdicts of the judges.
 
-The run is stored before the first thread starts, and the ids of its threads follow from it. So an interrupted or killed
-run can continue: finished threads are found again, recorded answers are not asked for again, and only unrecorded
-verdicts are repeated.
+The run is stored before the first thread starts, and the ids of its threads are derived from it. So a run that was
+interrupted or killed can continue: finished threads are found again, recorded answers are not asked for again, and only
+judgements without a recorded verdict are repeated.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ AMOUNTS = ("cost", "tokens", "minutes", "turns", "steps")
 _LEASE_MS = 600_000
 _RENEW_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
-"""How often to look whether a limit of the run is reached."""
+"""Seconds between two checks whether a limit of the run is reached."""
 
 
 @dataclass
@@ -64,29 +64,30 @@ class Runner:
     run: EvalRun
     site: Site
     engine: Callable[[str | None], Engine]
-    """Makes an engine whose agent, if given, plays every role."""
+    """Makes an engine. If an agent is given, it plays every role."""
     mask: Mask
     work: str
-    """The folder of the work folders of threads."""
+    """The folder that contains the work folders of threads."""
     cache: str
-    """The folder of fetched repositories."""
+    """The folder that contains fetched repositories."""
     watch: Watch
     cancel: Cancel
     at_once: int = 4
     stop: Callable[[Sequence[Result]], str] | None = None
-    """(results so far, in the order in which they arrived) -> why the rest need not run; empty if it must."""
+    """Called with the results so far, in the order in which they arrived. Returns why the rest need not run, or an
+    empty string if it must run."""
     _results: dict[int, Result] = field(default_factory=dict)
     _engines: dict[str | None, Engine] = field(default_factory=dict)
     _used: dict[int, Mapping[str, float]] = field(default_factory=dict)
-    """The usage of each thread, by the number of its cell."""
+    """The usage of each thread, keyed by the number of its cell."""
     _judging: dict[str, Mapping[str, float]] = field(default_factory=dict)
-    """The usage of judges' votes, by thread."""
+    """The usage of judges' votes, keyed by thread."""
     _since: dict[int, float] = field(default_factory=dict)
-    """When the current step of a running thread began."""
+    """When the current step of each running thread began, keyed by the number of its cell."""
     _halt: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def play(self) -> EvalRun:
-        """Run the rest, until everything has a verdict, a limit is reached or the run is interrupted."""
+        """Run the remaining cells until everything has a verdict, a limit is reached or the run is interrupted."""
         results = self.run.read_results()
         self._results = dict(sorted(results.items(), key=lambda one: one[1].at))
         self._used = {number: result.usage for number, result in results.items()}
@@ -95,7 +96,7 @@ class Runner:
         earlier += [one.usage for one in self.run.read_calibrations().values()]
         self._judging = {"": sum_amounts(earlier)}
         waiting = deque(cell for cell in self.run.cells if cell.number not in is_done)
-        if self.stop:  # a task counts when all its threads have ended
+        if self.stop:  # a task counts only when all its threads have ended
             waiting = deque(
                 sorted(waiting, key=lambda cell: (self.run.tasks.index(cell.task.node), cell.number))
             )
@@ -105,7 +106,7 @@ class Runner:
         except UsageError:
             if results:
                 self._set(lease=None)
-            else:  # as if it had never started
+            else:  # leave no trace, as if the run had never started
                 self.store.move(self.run.ref.name, self.run.ref)
                 shutil.rmtree(self._folder(""), ignore_errors=True)
             raise
@@ -149,8 +150,8 @@ class Runner:
             raise UsageError(f"nothing was run:{listed}")
 
     async def _try_judges(self, cell: Cell) -> list[str]:
-        """Ask the command judges about untouched files, to find those that write elsewhere. The sandbox would block
-        these writes, but then they might fail every result."""
+        """Run the command judges on untouched files, to find judges that write outside their folder. The sandbox would
+        block these writes, but a judge could then fail every result regardless of its quality."""
         folder, task, problems = self._folder(str(cell.number)), cell.task, list[str]()
         for stored in self.run.suite.judges:
             if stored.judge.command:
@@ -161,7 +162,7 @@ class Runner:
         return problems
 
     async def _play_cells(self, waiting: deque[Cell]) -> str:
-        """Run cells, as many at once as allowed. Return the limit that was reached, or an empty text."""
+        """Run cells, as many at once as allowed. Return the limit that was reached, or an empty string."""
         running: dict[asyncio.Task[None], Cell] = {}
         stopped, reason = asyncio.ensure_future(self.cancel.wait()), ""
         renewed = monotonic()
@@ -198,7 +199,7 @@ class Runner:
     # -- the run --
 
     def _set(self, **fields: Any) -> None:
-        """Change the state of the run, and renew the lease."""
+        """Change the state of the run, and renew its lease."""
         lease = {**holder.me("eval"), "deadline": self.store.now() + _LEASE_MS}
         state = {**self.run.ref.state, "lease": lease, **fields}
         kept = {key: value for key, value in state.items() if value not in (None, "")}
@@ -209,11 +210,11 @@ class Runner:
         self.run.ref = draft.commit(durable=True)[0]
 
     def _find_answer(self) -> str:
-        """Why the rest is unnecessary, in words; empty if it is needed."""
+        """Return why the rest of the run is unnecessary, in words, or an empty string if it is needed."""
         return self.stop([*self._results.values()]) if self.stop else ""
 
     def _find_reached(self) -> str:
-        """The limit of the run that is used up, in words."""
+        """Return the limit of the run that is used up, in words, or an empty string if none is."""
         spent = self.spent()
         for key, limit in self.run.limits.items():
             if spent.get(key, 0) >= limit:
@@ -221,7 +222,7 @@ class Runner:
         return ""
 
     def spent(self) -> dict[str, float]:
-        """The usage of the run's threads so far."""
+        """Return the usage of the run so far, including its judges."""
         total = sum_amounts([*self._used.values(), *self._judging.values()])
         now = monotonic()
         under_way = sum(now - since for since in self._since.values()) / 60
@@ -241,7 +242,7 @@ class Runner:
         return folder
 
     async def _play_cell(self, cell: Cell) -> None:
-        """Run the thread of a cell and judge its result. Nothing is recorded if that is interrupted."""
+        """Run the thread of a cell and judge its result. Nothing is recorded if this is interrupted."""
         try:
             reason = await self._run_thread(cell)
             ref = read_thread(self.store, cell.thread)
@@ -271,7 +272,8 @@ class Runner:
         self.watch("cell", describe_result(cell, result))
 
     async def _run_thread(self, cell: Cell) -> str:
-        """Run the thread of a cell until it stops; start it first if it is new. Return why it cannot run."""
+        """Run the thread of a cell until it stops, after starting it if it is new. Return why the thread cannot run, or
+        an empty string."""
         ref = read_thread(self.store, cell.thread)
         if ref is None:
             folder = await self._prepare(cell)
@@ -281,7 +283,7 @@ class Runner:
         if ref.state.status == Status.SUSPENDED:
             try:
                 ref = lifecycle.resume(self.store, ref, mask=self.mask, is_run_here=True)
-            except UsageError:  # it waits for an answer
+            except UsageError:  # the thread is waiting for an answer
                 return ref.state.reason
         if ref.state.has_ended:
             return (
@@ -298,7 +300,7 @@ class Runner:
 
         try:
             await self._advance(cell.variant.agent, cell.thread, tell)
-        except Conflict as error:  # another process runs it, or somebody has killed it
+        except Conflict as error:  # another process is running the thread, or somebody has killed it
             return error.message
         finally:
             del self._since[cell.number]
@@ -352,10 +354,10 @@ class Runner:
         )
 
     def _clean_up(self, cell: Cell) -> None:
-        """Remove the work folders of an ended thread; its files are recorded."""
+        """Remove the work folders of an ended thread, whose files are recorded."""
         ref = thread.find(self.store, cell.thread)
         if ref.state.folders:
-            with suppress(RolecallError):  # its own folders stay
+            with suppress(RolecallError):  # if that fails, the thread's own folders stay
                 handover.remove(self.store, ref, force=True)
         folders.clear(self._folder(str(cell.number)))
 
@@ -381,7 +383,7 @@ class Runner:
     async def _ask_agent(
         self, stored: StoredJudge, judged: Judged, place: str, title: str, repeat: int = 0
     ) -> Verdict:
-        """Let the agent of a judge vote, as often as the judge says. `place` identifies the judged result."""
+        """Let the agent of a judge vote as often as the judge's `votes` says. `place` identifies the judged result."""
         name, count = stored.judge.name, stored.judge.votes
         votes = [
             await self._vote(stored, judged, f"{place}-{name}-{number + 1}", title, number + repeat * count)
@@ -408,7 +410,7 @@ class Runner:
                 cell=lifecycle.EvalThread(ident, self.run.id, repeat),
             )
         if ref.state.status == Status.SUSPENDED:
-            with suppress(UsageError):  # it waits for an answer
+            with suppress(UsageError):  # the thread is waiting for an answer
                 ref = lifecycle.resume(self.store, ref, mask=self.mask, is_run_here=True)
         if not ref.state.is_over:
             about = {"number": 0, "thread": ident}
@@ -464,7 +466,7 @@ class Runner:
             add_calibration(self.store, self.run, found)
 
     def _take_nothing(self) -> Snapshot:
-        """The files of an example without files."""
+        """Return the files of an example without files."""
         with scratch.folder("rolecall-eval-") as place:
             return self.site.trees.take(str(place), source=self.work)
 
@@ -473,13 +475,13 @@ class Runner:
 
 
 def name_deciding(suite: StoredSuite) -> list[str]:
-    """The names of the deciding judges: the judges with `gate`, or else all of them."""
+    """Return the names of the judges that decide: those with `gate` or, if there are none, all of them."""
     gates = [one.judge.name for one in suite.judges if one.judge.gate]
     return gates or [one.judge.name for one in suite.judges]
 
 
 def read_judged(store: Store, ref: ThreadRef, task: str, prompt: str) -> Judged:
-    """The parts of an ended thread that judges see."""
+    """Return the parts of an ended thread that judges see."""
     steps = [step for step in reversed(list(Chain(store, ref.head))) if not step.role.startswith("$")]
     if not steps:
         raise NotFound("no role has answered")

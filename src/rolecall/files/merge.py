@@ -384,5 +384,5 @@ def _hunks(text: str) -> Iterator[str]:
 
 
 def _readable(text: str) -> str:
-    """Text from git in a form that can be stored, even if its bytes are not valid UTF-8."""
+    """Return text from git in a form that can be stored, even if its bytes are not valid UTF-8."""
     return os.fsencode(text).decode("utf-8", "replace")

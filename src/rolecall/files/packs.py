@@ -1,7 +1,8 @@
-"""Take workflows from another folder or git repository, and compare them with it later. Nothing of it runs.
+"""Take workflows from another folder or git repository, and later compare them with their source. Nothing in the source
+is run.
 
-A repository is fetched into an empty bare one, one commit deep, and its files are read from git's objects. There is no
-work tree, so no hook, filter, link or submodule has any effect.
+A repository is fetched into an empty bare repository, one commit deep, and its files are read from git's objects. There
+is no work tree, so no hook, filter, link or submodule has any effect.
 """
 
 from __future__ import annotations
@@ -40,23 +41,23 @@ from rolecall.workflow.pack import (
 from rolecall.workflow.places import ENDINGS, FOLDERS, PACKS
 
 PATIENCE = 120.0
-"""Seconds that one git command may take."""
+"""Seconds that one git command can take."""
 _PROTOCOLS = "file:git:http:https:ssh"
 _URL = re.compile(r"(?:https?|ssh|git|file)://\S+|\w[\w.-]*(?:@\w[\w.-]*)?:(?!:)\S+")
 _BARE = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 
 
 class Source(NamedTuple):
-    """Where workflows are taken from."""
+    """A place from which workflows are taken."""
 
     place: str
-    """A git URL, or a folder: absolute, or relative to the project."""
+    """A git URL or a folder, whose path is absolute or relative to the project."""
     ref: str | None
     is_git: bool
 
 
 class Pack(NamedTuple):
-    """The workflows of a source as they are now."""
+    """The workflows that a source contains now."""
 
     units: Mapping[str, Unit]
     commit: str | None
@@ -66,7 +67,7 @@ State = Literal["current", "outdated", "changed here", "missing here", "gone the
 
 
 class PackComparison(NamedTuple):
-    """A pinned workflow, and what its source offers now."""
+    """A pinned workflow, compared with what its source offers now."""
 
     name: str
     pin: Pin
@@ -74,7 +75,7 @@ class PackComparison(NamedTuple):
     here: Unit | None
     offered: Unit | None
     new_pin: Pin
-    """Its pin after an update."""
+    """The pin of the workflow after an update."""
     reason: str = ""
 
     @property
@@ -84,7 +85,7 @@ class PackComparison(NamedTuple):
 
 
 def packs_folder(folder: str) -> str:
-    """The folder of workflows that a project takes others into; it need not exist."""
+    """Return the folder into which a project takes workflows from packs. The folder need not exist."""
     root = root_around(os.path.abspath(folder)) or os.path.abspath(folder)
     return nearest(PACKS, folder) or os.path.join(root, PACKS)
 
@@ -93,8 +94,8 @@ def packs_folder(folder: str) -> str:
 
 
 def add(folder: str, text: str, names: Sequence[str] = ()) -> tuple[dict[str, Pin], list[str]]:
-    """Take workflows from a source, by default all of them. Return their pins, and the names that the source also has.
-    Nothing is written if one of them cannot be taken."""
+    """Take the workflows `names` from a source, or all of its workflows if `names` is empty. Return their pins, and the
+    names of the other workflows in the source. Nothing is written if one of them cannot be taken."""
     target = packs_folder(folder)
     if os.path.islink(target):
         raise UsageError(
@@ -135,7 +136,8 @@ def add(folder: str, text: str, names: Sequence[str] = ()) -> tuple[dict[str, Pi
         for unit in units
         if unit.name not in pins or unit.name not in files
     }
-    # The lock comes first: a crash between the two must not leave files that look like the project's own.
+    # Write the lock file first, because a crash between the two writes must not leave files that look like the
+    # project's own.
     write_pins(target, {**pins, **added})
     for unit in units:
         if unit.name in added:
@@ -144,7 +146,7 @@ def add(folder: str, text: str, names: Sequence[str] = ()) -> tuple[dict[str, Pi
 
 
 def parse_source(text: str, *, folder: str, project: str) -> Source:
-    """The source that a user names: FOLDER, URL, or either with #REF."""
+    """Return the source that a user names as FOLDER or URL, either with or without #REF."""
     if text.startswith("-") or not text.isprintable():
         raise UsageError(f"{text!r} is neither a folder nor the address of a git repository")
     place, ref = text, None
@@ -167,7 +169,7 @@ def parse_source(text: str, *, folder: str, project: str) -> Source:
             hint="For example ../flows, https://example.com/flows.git or git@example.com:flows.git#v1.",
         )
     login = re.match(r"(\w+)://([^/]*)@", place)
-    if login and (login[1].startswith("http") or ":" in login[2]):  # the name alone is needed for ssh
+    if login and (login[1].startswith("http") or ":" in login[2]):  # ssh needs the name alone
         raise UsageError(
             "the address contains a name or a password, which would be written into the lock file",
             hint="Leave it out, and let a git credential helper supply it.",
@@ -176,7 +178,7 @@ def parse_source(text: str, *, folder: str, project: str) -> Source:
 
 
 def check_definition(unit: Unit) -> None:
-    """Raise an error if a workflow in YAML is not valid on its own. Python is not loaded."""
+    """Raise an error if a YAML workflow is not valid on its own. Python is not loaded."""
     if unit.is_python:
         return
     with tempfile.TemporaryDirectory(prefix="rolecall-") as scratch:
@@ -190,7 +192,7 @@ def check_definition(unit: Unit) -> None:
 
 
 def write_unit(folder: str, unit: Unit) -> None:
-    """Put the files of a workflow into a folder, in place of those it had."""
+    """Write the files of a workflow into a folder, in place of the files that the workflow had there."""
     if "/" not in unit.main:
         write_file(os.path.join(folder, unit.main), unit.files[unit.main])
         return
@@ -207,11 +209,12 @@ def write_unit(folder: str, unit: Unit) -> None:
         raise StorageError(f"{place} cannot be written: {error.strerror}") from error
 
 
-# -- comparing them with their source --
+# -- comparing workflows with their source --
 
 
 def compare(folder: str, names: Sequence[str] = (), *, ref: str | None = None) -> list[PackComparison]:
-    """Compare workflows of packs, by default all, with their sources; `ref` is another branch, tag or commit."""
+    """Compare the workflows `names` (or, if it is empty, all workflows from packs) with their sources. `ref` is another
+    branch, tag or commit to compare with."""
     target = packs_folder(folder)
     project, pins = os.path.dirname(target), read_pins(target)
     for name in names:
@@ -250,7 +253,7 @@ def compare(folder: str, names: Sequence[str] = (), *, ref: str | None = None) -
 
 
 def update(folder: str, chosen: Sequence[PackComparison]) -> None:
-    """Replace workflows by what their sources offer."""
+    """Replace workflows with what their sources offer."""
     target = packs_folder(folder)
     for one in chosen:
         if one.offered is not None:
@@ -266,7 +269,7 @@ def update(folder: str, chosen: Sequence[PackComparison]) -> None:
 
 
 def diff(before: Unit | None, after: Unit) -> str:
-    """How the files of a workflow differ, as a unified diff."""
+    """Return how the files of a workflow differ, as a unified diff."""
     old = before.files if before else {}
     lines: list[str] = []
     for path in sorted({*old, *after.files}):
@@ -281,8 +284,8 @@ def diff(before: Unit | None, after: Unit) -> str:
 
 
 def read_pack(source: Source, project: str) -> Pack:
-    """Read the workflows of a source: those in its folder of workflows, else the YAML files at its top that are
-    workflows."""
+    """Read the workflows of a source. These are the workflows in its workflow folder or, if it has none, the YAML files
+    in its top folder that are workflows."""
     if source.is_git:
         place = source.place
         if not _URL.fullmatch(place):
@@ -314,7 +317,8 @@ def read_pack(source: Source, project: str) -> Pack:
 
 
 def _find_loose(tree: Tree) -> dict[str, Unit]:
-    """The workflows among files that are not in a folder of workflows: YAML with roles and a graph."""
+    """Return the workflows among files outside a workflow folder. A file counts as a workflow if it is YAML with roles
+    and a graph."""
     found = {}
     for name, unit in find_units(tree).items():
         if unit.is_python or "/" in unit.main or unit.main not in unit.files:
@@ -328,7 +332,7 @@ def _find_loose(tree: Tree) -> dict[str, Unit]:
 
 def _run_git(scratch: str, *args: str, stdin: bytes = b"", doing: str = "read the pack") -> git.GitResult:
     settings = ("fetch.fsckObjects=true", "submodule.recurse=false")
-    # GIT_ALLOW_PROTOCOL wins over the configuration, in which a transport could be a command.
+    # GIT_ALLOW_PROTOCOL takes precedence over the configuration, in which a transport could be a command.
     env = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS}
     result = git.ask(scratch, *args, settings=settings, env=env, stdin=stdin, timeout=PATIENCE)
     if result.code:
@@ -337,16 +341,16 @@ def _run_git(scratch: str, *args: str, stdin: bytes = b"", doing: str = "read th
 
 
 def _fetch(scratch: str, place: str, ref: str | None) -> str:
-    """Fetch one commit into an empty bare repository, without large files if the server can filter them."""
+    """Fetch one commit into an empty bare repository. Leave out large files if the server supports that."""
     if ref and (ref.startswith("-") or git.ask(scratch, "check-ref-format", f"refs/{ref}").code):
         raise UsageError(f"{ref!r} is not the name of a branch, a tag or a commit")
     _run_git(scratch, "init", "--quiet", "--bare", "--template=", ".")
     options = ["--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"]
-    if "://" in place:  # git cannot filter what it takes from a path
+    if "://" in place:  # git cannot filter what it fetches from a path
         options.append(f"--filter=blob:limit={LARGEST + 1}")
     doing = f"fetch {place}{f'#{ref}' if ref else ''}"
     _run_git(scratch, "fetch", *options, "--", place, ref or "HEAD", doing=doing)
-    # Without the name of a server, git does not fetch missing files on demand.
+    # Without the URL of a server, git does not fetch missing files on demand.
     with open(os.path.join(scratch, "config"), "w", encoding="ascii") as file:
         file.write(_BARE)
     commit = git.commit(scratch, "FETCH_HEAD")
@@ -356,15 +360,15 @@ def _fetch(scratch: str, place: str, ref: str | None) -> str:
 
 
 def _list_tree(scratch: str, ident: str) -> Iterator[tuple[str, str, str]]:
-    """The kind, the object and the name of each entry in one folder; a link is of the kind `link`."""
+    """Yield the kind, the object id and the name of each entry in one folder. The kind of a link is `link`."""
     for record in _run_git(scratch, "ls-tree", "-z", ident).words:
         (mode, kind, blob), name = record.partition("\t")[0].split(), record.partition("\t")[2]
         yield "link" if mode == "120000" else kind, blob, name
 
 
 def _read_tree(scratch: str, ident: str, *, is_deep: bool) -> Tree:
-    """Read the files below a folder of a commit, with the same rules as `read_folder`. One folder is listed at a time,
-    because a small repository can contain an endless number of folders."""
+    """Read the files below a folder of a commit, with the same rules as `read_folder`. The folders are listed one at a
+    time, because a small repository can contain an endless number of folders."""
     blobs: dict[str, str] = {}
     refused: dict[str, str] = {}
     waiting = [("", ident)]
@@ -387,7 +391,9 @@ def _read_tree(scratch: str, ident: str, *, is_deep: bool) -> Tree:
     left = MOST_BYTES
     for path, line in zip(list(blobs), sizes, strict=True):
         size = line.rpartition(" ")[2]
-        if not size.isdecimal() or int(size) > LARGEST:  # a file that was not fetched is "missing"
+        if (
+            not size.isdecimal() or int(size) > LARGEST
+        ):  # the size of a file that was not fetched is "missing"
             refused[path] = f"is larger than {LARGEST:,} bytes"
             del blobs[path]
         else:

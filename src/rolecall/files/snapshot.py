@@ -1,6 +1,6 @@
-"""The files of a step as values: the tree that its role found, the tree that it left, and what differs.
+"""The files of a step as values: the tree that the role found, the tree that it left, and how the two differ.
 
-`tree.py` takes snapshots and reads them. On the command line's read path.
+`tree.py` takes and reads snapshots. This module is imported by every command that reads threads.
 """
 
 from collections.abc import Mapping
@@ -10,23 +10,23 @@ from rolecall.errors import Damaged
 
 _HEXADECIMAL = frozenset("0123456789abcdef")
 MOST_CHANGES = 100
-"""How many changed files a step names; the trees have all of them."""
+"""The number of changed files that a step lists. The trees contain all changed files."""
 MOST_COMMITS = 100
-"""How many commits a step names, the newest."""
+"""The number of commits that a step lists, starting with the newest."""
 
 
 class Snapshot(NamedTuple):
     tree: str
     """The id of a git tree."""
     repository: str
-    """The name of our repository that has it."""
+    """The name of the repository of ours that contains the tree."""
     omitted: tuple[str, ...] = ()
-    """The files that were left out because they are too large or look like secrets, sorted. The name of a nested
-    repository that has uncommitted files ends with a slash."""
+    """The files that were left out because they are too large or look like secrets, sorted. A name that ends with a
+    slash is a nested repository with uncommitted files."""
 
     @property
     def nested(self) -> list[str]:
-        """The nested repositories whose files are not recorded."""
+        """The paths of the nested repositories whose files are not recorded."""
         return [path.rstrip("/") for path in self.omitted if path.endswith("/")]
 
 
@@ -37,7 +37,7 @@ class Changed(NamedTuple):
     kind: str
     """`added`, `changed` or `removed`."""
     added: int | None
-    """Lines added; None for a binary file."""
+    """The number of lines added, or None for a binary file."""
     removed: int | None
 
 
@@ -46,14 +46,14 @@ class StepTree(NamedTuple):
     left: Snapshot
     changed: tuple[Changed, ...] = ()
     more: int = 0
-    """How many more files changed than are named."""
+    """The number of changed files that are not in `changed`."""
     head: str = ""
-    """The commit that was checked out when the role began; empty outside git."""
+    """The commit that was checked out when the role began, or empty outside git."""
     commits: tuple[str, ...] = ()
     """The commits that were made while the role worked, newest first."""
 
     def dump(self) -> dict[str, Any]:
-        """The stored form. A step that changed nothing has only the tree that it found."""
+        """Return the stored form. For a step that changed nothing, it contains only the tree that the role found."""
         stored: dict[str, Any] = {"found": self.found.tree, "repository": self.found.repository}
         if self.left.tree != self.found.tree:
             stored["left"] = self.left.tree
@@ -73,7 +73,8 @@ class StepTree(NamedTuple):
 
 
 def load_tree(stored: Mapping[str, Any] | None) -> StepTree | None:
-    """The files of a step. Raise Damaged if the ids are not ids: they may come from a bundle, and git gets them."""
+    """Return the files of a step. Raise Damaged if the stored ids are not ids, because they might come from a bundle
+    and are passed to git."""
     if not stored:
         return None
     head, commits = stored.get("head", ""), tuple(stored.get("commits", ()))

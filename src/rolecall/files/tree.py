@@ -1,13 +1,14 @@
 """Snapshots of work folders as git trees.
 
-The objects are in repositories of our own below the home folder, one for each repository that people work in. Such a
-repository borrows the objects of the one it belongs to, has an index for each folder, and no refs. Nothing is written
-into the user's repository, none of its hooks or filters runs, and a folder without git works the same way.
+The objects are in our own repositories below the home folder, one for each repository in which people work. Each of our
+repositories borrows the objects of the repository that it belongs to, has one index for each folder, and has no refs.
+Nothing is written into the user's repository, and none of its hooks or filters runs. A folder outside git works the
+same way.
 
-A tree has the files that git would show as tracked or untracked, byte for byte: links as links, modes kept, a nested
-repository as the commit that is checked out in it. Ignored files, empty folders, uncommitted files of nested
-repositories, files above `LARGEST` and files that look like secrets are not in it; the last three are named in the
-snapshot.
+A tree contains the files that git would show as tracked or untracked, byte for byte: links as links, with modes kept,
+and a nested repository as the commit that is checked out in it. It does not contain ignored files, empty folders,
+uncommitted files of nested repositories, files larger than `LARGEST`, or files that look like secrets. The last three
+are named in the snapshot.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from rolecall.settings.repository import root_around
 from rolecall.store import atomic
 
 LARGEST = 10 * 1024**2
-"""Files with more bytes are left out."""
+"""The size in bytes above which a file is left out."""
 MOST_FILES = 200_000
-"""A folder with more files gets no snapshot."""
+"""The number of files above which no snapshot is taken of a folder."""
 MOST_BYTES = 2 * 1024**3
-"""Nor does one with more bytes in files that are new to us."""
+"""The total size in bytes, counting only files that are new to us, above which no snapshot is taken of a folder."""
 SECRETS = (
     *(".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.keystore", "*.jks"),
     *(
@@ -51,56 +52,57 @@ SECRETS = (
         "*.kdbx",
     ),
 )
-"""Names of files that are left out in every folder; `.env.example` and similar names are kept."""
+"""Patterns for names of files that are left out in every folder. `.env.example` and similar names are kept."""
 _HARMLESS = ("*.example", "*.sample", "*.template", "*.dist")
 _SMALL = 500
-"""A folder with at most this many entries is looked at without git."""
+"""The number of entries up to which a folder is examined without git."""
 _TICK_NS = 50_000_000
-"""Longer than a time stamp of any file system lasts."""
+"""A time, in nanoseconds, that is longer than the resolution of time stamps in any file system."""
 _MOST_LOOSE = 1_000
-"""If more objects than this are in files of their own, they are packed."""
+"""The number of loose objects above which they are packed."""
 _ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding\n"
 _CONFIG = "[core]\n\tbare = false\n\tautocrlf = false\n\tuntrackedCache = false\n"
 FORMATS = {
     False: "[core]\n\trepositoryformatversion = 0\n",
     True: "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tobjectformat = sha256\n",
 }
-"""The settings of a repository, by whether its ids are SHA-256."""
+"""The settings of a repository, keyed by whether its ids are SHA-256 hashes."""
 _IGNORED = ("ls-files", "-z", "--cached", "--ignored", "--exclude-standard")
 _KINDS = {"A": "added", "D": "removed"}
 _NESTED = "160000"
-"""The mode of a nested repository."""
-# Files are written out when they are added; the trees, which come last, wait until the disk has everything.
+"""The mode of a nested repository in git's index."""
+# Files are written out when they are added. The trees, which come last, wait until everything is on disk.
 _WRITTEN = ("core.fsync=objects", "core.fsyncMethod=writeout-only")
 _FLUSHED = ("core.fsync=objects", "core.fsyncMethod=batch")
 _IS_LARGE = "large"
-"""Stands for the digest of a folder that git has to look at."""
+"""Replaces the digest of a folder that must be examined with git."""
 _REFUSED_SECONDS = 3_600
-"""How long a folder that was too large is not looked at again."""
+"""Seconds for which a folder that was too large is not examined again."""
 
 
 class TooManyFiles(StorageError):
-    """A folder has more files than a snapshot records."""
+    """Raised if a folder has more files than a snapshot records."""
 
     is_known = False
-    """Whether an earlier check found this; the folder was not checked again."""
+    """Whether an earlier check found the folder too large, so that it was not checked again."""
 
 
 class Trees:
-    """The snapshots below one home folder."""
+    """The snapshots in one home folder."""
 
     def __init__(self, place: str, *, private: tuple[str, ...] = (), is_shared: bool = False) -> None:
-        """`private` are folders and files of ours that no snapshot records, although they may be in a work folder."""
+        """`private` are our own files and folders, which no snapshot records even if they are in a work folder."""
         self.place = place
-        """The folder of our repositories."""
+        """The folder that contains our repositories."""
         self.is_shared = is_shared
-        """Whether the files of threads with folders of their own go through the store to other machines."""
+        """Whether the files of threads with folders of their own are passed to other machines through the store."""
         self._private = tuple(os.path.realpath(path) for path in (place, *private) if path)
 
     # -- taking --
 
     def recall(self, folder: str, *, source: str | None = None) -> Snapshot | None:
-        """The snapshot of a small folder that has not changed since it was taken; None if it must be taken again."""
+        """Return the snapshot of a small folder that has not changed since it was taken, or None if a snapshot must be
+        taken again."""
         top = find_top(folder)
         ours = self.prepare(source or top)
         file, began = f"{_index_of(ours, top)}.tree", time.time_ns()
@@ -108,25 +110,25 @@ class Trees:
         if look in ("", _IS_LARGE) or look != _look_at(top, self._private_in(top)):
             return None
         mark_taken(ours, known[0])
-        with suppress(FileNotFoundError):  # another thread takes a snapshot of the folder now
+        with suppress(FileNotFoundError):  # another thread is taking a snapshot of the folder now
             os.utime(file, ns=(began, began))
         return Snapshot(known[0], os.path.basename(ours), tuple(known[1:]))
 
     def take(self, folder: str, *, source: str | None = None) -> Snapshot:
-        """Record the files of the work tree around `folder` or, outside git, of the folder itself. `source` is the
-        folder from whose repository objects are borrowed, if `folder` is a temporary copy of it."""
+        """Record the files of the work tree that contains `folder` or, outside git, of the folder itself. If `folder`
+        is a temporary copy, `source` is the original folder, from whose repository objects are borrowed."""
         top = find_top(folder)
         ours = self.prepare(source or top)
         index = _index_of(ours, top)
         known = f"{index}.tree"
         _refuse_again(index, os.path.join(top, ".gitignore"), os.path.join(ours, "info", "exclude"))
         with hold(ours, fcntl.LOCK_SH), _lock(index):
-            # How the folder looked, its tree, and the files that were left out.
+            # The file contains the digest of the folder, its tree, and the files that were left out.
             before, began = _read(known).split("\0"), time.time_ns()
             look = _IS_LARGE if before[0] == _IS_LARGE else _look_at(top, self._private_in(top))
             env = {"GIT_DIR": ours, "GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
             if not os.path.exists(index):
-                # The entries of the user's index have the files that are tracked although they are ignored.
+                # The user's index also contains the files that are tracked although they are ignored.
                 entries = git.ask(top, "ls-files", "--stage", "-z") if root_around(top) == top else None
                 tracked = entries.out if entries is not None and entries.code == 0 else b""
                 entered = (os.fsdecode(entry).split("\t", 1) for entry in tracked.split(b"\0") if entry)
@@ -152,7 +154,7 @@ class Trees:
                 raise _refuse(index, top, f"more than {MOST_FILES:,} files")
             nested = _note_nested(index, paths & {path.rstrip("/") for path in shown if path.endswith("/")})
             omitted = sorted(path for path in paths if _is_left_out(top, path, digits))
-            # Git lists files below a folder that is a link now, but does not record them.
+            # Git lists files below a folder that is now a link, but does not record them.
             behind = {folder for folder in map(os.path.dirname, paths) if _is_link(top, folder)}
             linked = sorted(path for path in paths if os.path.dirname(path) in behind)
             kept = sorted(paths - {*omitted, *linked})
@@ -160,7 +162,7 @@ class Trees:
                 raise _refuse(index, top, f"more than {MOST_BYTES // 1024**3} GiB of new files")
             tree = before[1] if before[1:] else ""
             if kept or linked or gone or not tree or omitted != before[2:]:
-                with suppress(FileNotFoundError):  # gone while the index changes
+                with suppress(FileNotFoundError):  # the file is absent while the index changes
                     os.unlink(known)
                 for option, chosen in (("--force-remove", [*omitted, *linked, *gone]), ("--add", kept)):
                     if chosen:
@@ -175,12 +177,13 @@ class Trees:
         return Snapshot(tree, os.path.basename(ours), tuple(named))
 
     def _private_in(self, top: str) -> tuple[str, ...]:
-        """Rolecall's own files below `top`. A folder around it, such as the home, does not count."""
+        """Return Rolecall's own files and folders below `top`. A folder that contains `top`, such as the home, does not
+        count."""
         return tuple(own for own in self._private if own.startswith(f"{top}/"))
 
     def prepare(self, source: str, name: str = "") -> str:
         """Make our repository for a user's repository or folder, unless it exists, and return its path. `name` is the
-        name that it has on another machine."""
+        name that the repository has on another machine."""
         theirs = find_git_folder(source)
         settings = _read(os.path.join(theirs, "config")).lower() if theirs else ""
         is_sha256 = "objectformat = sha256" in settings
@@ -191,36 +194,39 @@ class Trees:
         alternates = os.path.join(ours, "objects", "info", "alternates")
         if theirs and not os.path.exists(alternates):
             _write(alternates, f"{theirs}/objects\n")
-        # Git reads the user's global list of ignored files, but not the list of their repository.
+        # Git reads the user's global list of ignored files, but not the list in the user's repository.
         excluded = os.path.join("info", "exclude")
         if theirs and _read(os.path.join(theirs, excluded)) != _read(os.path.join(ours, excluded)):
             _write(os.path.join(ours, excluded), _read(os.path.join(theirs, excluded)))
         return ours
 
     def _pack_loose(self, ours: str) -> None:
-        """Pack objects that are in files of their own, once there are many."""
-        # Ids are evenly spread, so one of the 256 folders tells how many there are.
+        """Pack the loose objects once there are many of them."""
+        # Ids are evenly distributed, so counting one of the 256 folders is enough to estimate the total.
         objects = os.path.join(ours, "objects")
         if len(_list(os.path.join(objects, "17"))) * 256 <= _MOST_LOOSE:
             return
         loose = [f"{start:02x}{rest}" for start in range(256) for rest in _list(f"{objects}/{start:02x}")]
-        given = "\n".join(name for name in loose if "_" not in name).encode()  # others are being written
+        given = "\n".join(
+            name for name in loose if "_" not in name
+        ).encode()  # the others are still being written
         git.run(ours, "pack-objects", "-q", f"{objects}/pack/pack", env={"GIT_DIR": ours}, stdin=given)
         git.run(ours, "prune-packed", "-q", env={"GIT_DIR": ours})
 
     # -- reading --
 
     def check_out(self, snapshot: Snapshot, folder: str) -> None:
-        """Write the files of a tree into a folder that is empty or does not exist. A nested repository becomes an
-        empty folder."""
+        """Write the files of a tree into a folder that is empty or does not exist. Create an empty folder for each
+        nested repository."""
         os.makedirs(folder, exist_ok=True)
         if os.listdir(folder):
             raise UsageError(f"{folder} is not empty", hint="Name a new folder.")
         self._fill(snapshot, folder)
 
     def restore(self, snapshot: Snapshot, folder: str, *, source: str | None = None) -> None:
-        """Make the files of a folder those of a snapshot: other files that a snapshot has are removed; ignored files,
-        those that are left out and nested repositories stay. Raise UsageError if one is where a folder has to be."""
+        """Make the files of a folder those of a snapshot. Other files of the kind that snapshots record are removed;
+        ignored files, files that are left out, and nested repositories stay. Raise UsageError if one of these is where
+        a folder has to be."""
         top = find_top(folder)
         with self._lock_writing(top, source) as lock:
             now = self.take(top, source=source)
@@ -238,9 +244,10 @@ class Trees:
         source: str | None = None,
         is_begun: bool = False,
     ) -> str:
-        """Make the changes that lead from one snapshot to another in a folder whose files are those of the first, or
-        may be between both if a process that has died had `begun` this or the opposite. Return why nothing was done,
-        or an empty text. A file is overwritten only if the first snapshot has it."""
+        """Make the changes that lead from one snapshot to another in a folder. The folder's files must be those of the
+        first snapshot or, if `is_begun`, in between, because a process that has died had begun this or the opposite.
+        Return why nothing was done, or an empty string. A file is overwritten only if the first snapshot contains
+        it."""
         top = find_top(folder)
         if before.omitted != after.omitted:
             return "files that are not recorded have changed, too"
@@ -249,7 +256,7 @@ class Trees:
         except NotFound as error:
             return error.message
         is_half_written = partial(self._is_half_written, (after, before), top)
-        # Nobody removes objects while the lock is held, and a git whose parent has died has ended.
+        # Nobody removes objects while the lock is held, and a git process whose parent has died has ended.
         with hold(ours, fcntl.LOCK_SH), self._lock_writing(top, source) as lock:
             now = self.take(top, source=source)
             if not self.is_whole(after):
@@ -275,7 +282,7 @@ class Trees:
         return ""
 
     def _is_half_written(self, snapshots: Iterable[Snapshot], top: str, path: str) -> bool:
-        """Whether a file is missing or has only the beginning of what one of the snapshots has."""
+        """Return whether a file is missing, or is a truncated copy of the version in one of the snapshots."""
         whole = os.path.join(top, path)
         if not os.path.lexists(whole):
             return True
@@ -291,7 +298,7 @@ class Trees:
 
     @contextmanager
     def _lock_writing(self, top: str, source: str | None) -> Iterator[int]:
-        """Hold the lock for writing into a folder. Git inherits the descriptor and with it the lock."""
+        """Hold the lock for writing into a folder. Git inherits the descriptor, and with it the lock."""
         index = _index_of(self.prepare(source or top), top)
         with open(f"{index}.writing", "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -300,13 +307,13 @@ class Trees:
     def _write_changes(
         self, now: Snapshot, snapshot: Snapshot, changes: list[Changed], top: str, lock: int
     ) -> None:
-        """Write the files in which a folder differs from a snapshot, and remove those that the snapshot lacks."""
+        """Write the files in which a folder differs from a snapshot, and remove the files that the snapshot lacks."""
         if not changes:
             return
         removed = [change.path for change in changes if change.kind == "removed"]
         written = [change.path for change in changes if change.kind != "removed"]
         self._fill(snapshot, top, written, holding=(lock,))
-        # The snapshot's own lists of ignored files are back, and what they name stays, too.
+        # The snapshot's own lists of ignored files are back by now, and the files that they name also stay.
         env, given = {"GIT_DIR": self._repository(now), "GIT_WORK_TREE": top}, os.fsencode("\0".join(removed))
         ignored = git.ask(top, "check-ignore", "--no-index", "-z", "--stdin", env=env, stdin=given).words
         for path in {*removed} - {*ignored} - {*snapshot.omitted}:
@@ -323,7 +330,7 @@ class Trees:
         *,
         holding: tuple[int, ...] = (),
     ) -> None:
-        """Write the files of a tree, or those at `paths`, over those of a folder."""
+        """Write all files of a tree, or only those at `paths`, over the files of a folder."""
         ours = self._repository(snapshot)
         index = os.path.join(ours, "indexes", f"filling-{os.getpid()}-{threading.get_ident()}")
         env = {"GIT_DIR": ours, "GIT_WORK_TREE": folder, "GIT_INDEX_FILE": index}
@@ -338,11 +345,11 @@ class Trees:
                 os.unlink(index)
 
     def changes(self, before: Snapshot, after: Snapshot) -> list[Changed]:
-        """The files that differ, by path."""
+        """Return the files that differ between two snapshots, sorted by path."""
         if before.tree == after.tree:
             return []
         words = self._compare(before, after, "--raw", "--numstat", "--no-renames", "-z").words
-        # First `:MODE MODE ID ID LETTER` and the path of each file, then `ADDED\tREMOVED\tPATH`.
+        # The output contains first `:MODE MODE ID ID LETTER` and the path of each file, then `ADDED\tREMOVED\tPATH`.
         counted = (at for at, word in enumerate(words) if not at % 2 and not word.startswith(":"))
         size = next(counted, len(words))
         kinds = {words[at + 1]: _KINDS.get(words[at][-1], "changed") for at in range(0, size, 2)}
@@ -354,29 +361,29 @@ class Trees:
         return changed
 
     def diff(self, before: Snapshot, after: Snapshot, paths: Iterable[str] = ()) -> str:
-        """A unified diff of two trees, of all files or of those below `paths`."""
+        """Return a unified diff of two trees, with all files or only those below `paths`."""
         found = self._compare(before, after, "--patch", "--find-renames", "--", *paths)
         return found.out.decode("utf-8", "replace")
 
     def read(self, snapshot: Snapshot, path: str) -> bytes:
-        """The bytes of one file."""
+        """Return the bytes of one file."""
         found = git.ask(self.place, "cat-file", "blob", f"{snapshot.tree}:{path}", env=self._env(snapshot))
         if found.code:
             raise NotFound(f"there is no file {path!r} in the tree {snapshot.tree[:12]}")
         return found.out
 
     def list_files(self, snapshot: Snapshot) -> dict[str, str]:
-        """The mode and the id of each file, by its path."""
+        """Return the mode and the id of each file, keyed by its path."""
         listed = git.run(self.place, "ls-tree", "-r", "-z", snapshot.tree, env=self._env(snapshot)).words
         parts = (record.partition("\t") for record in listed)
         return {path: " ".join(about.split()[::2]) for about, _, path in parts}
 
     def objects_of(self, snapshot: Snapshot) -> str:
-        """The folder with the objects of a tree that are not borrowed."""
+        """Return the folder with those objects of a tree that are not borrowed."""
         return os.path.join(self._repository(snapshot), "objects")
 
     def is_whole(self, snapshot: Snapshot) -> bool:
-        """Whether every object of the tree can be read."""
+        """Return whether every object of the tree can be read."""
         listed = ("rev-list", "--objects", "--missing=error", "--quiet", snapshot.tree)
         try:
             return git.ask(self.place, *listed, env=self._env(snapshot)).code == 0
@@ -414,11 +421,13 @@ def make_repository(ours: str, *, is_sha256: bool) -> None:
         os.makedirs(os.path.join(ours, folder), mode=0o700, exist_ok=True)
     _write(os.path.join(ours, "info", "attributes"), _ATTRIBUTES)
     _write(os.path.join(ours, "config"), FORMATS[is_sha256] + _CONFIG)
-    _write(os.path.join(ours, "HEAD"), "ref: refs/heads/none\n")  # last: the repository is complete
+    # written last, because it marks the repository as complete
+    _write(os.path.join(ours, "HEAD"), "ref: refs/heads/none\n")
 
 
 def mark_taken(ours: str, tree: str) -> None:
-    """Note that a tree is in use now, although no step names it yet: an empty file whose time counts."""
+    """Record that a tree is in use now, although no step names it yet. The record is an empty file, whose time
+    counts."""
     path = os.path.join(ours, "taken", tree)
     try:
         os.utime(path)
@@ -429,15 +438,15 @@ def mark_taken(ours: str, tree: str) -> None:
 
 @contextmanager
 def hold(ours: str, how: int) -> Iterator[None]:
-    """Hold the lock of one of our repositories: shared to add objects to it, exclusive to remove some."""
+    """Hold the lock of one of our repositories: shared to add objects, exclusive to remove some."""
     with open(os.path.join(ours, "objects.used"), "w", encoding="ascii") as lock:
         fcntl.flock(lock, how)
         yield
 
 
 def find_top(folder: str) -> str:
-    """The folder that a snapshot covers: the work tree around `folder`, or the folder itself if it is outside git or
-    ignored there."""
+    """Return the folder that a snapshot covers: the work tree that contains `folder`, or the folder itself if it is
+    outside git or ignored."""
     folder = os.path.realpath(folder)
     top = root_around(folder)
     if top is None or (top != folder and git.ask(top, "check-ignore", "-q", "--", folder).code == 0):
@@ -446,7 +455,7 @@ def find_top(folder: str) -> str:
 
 
 def find_git_folder(folder: str) -> str:
-    """The git folder that the worktrees of a repository share; empty outside git."""
+    """Return the git folder that the worktrees of a repository share, or an empty string outside git."""
     root = root_around(folder)
     if root is None:
         return ""
@@ -455,7 +464,8 @@ def find_git_folder(folder: str) -> str:
 
 
 def find_head(folder: str) -> str:
-    """The commit that is checked out, read without starting git, because every step asks for it; empty without one."""
+    """Return the commit that is checked out, or an empty string if there is none. It is read without starting git,
+    because every step asks for it."""
     root = root_around(folder)
     if root is None:
         return ""
@@ -480,8 +490,8 @@ def _find_own_git_folder(root: str) -> str:
 
 
 def _may_ignore_others(top: str, ours: str, known: str, paths: Iterable[str]) -> bool:
-    """Whether git may ignore other files than when the last snapshot was taken, because a list of ignored files is
-    among the changed ones, or because the user tracks other files."""
+    """Return whether git might ignore other files than when the last snapshot was taken, because a list of ignored
+    files has changed, or because the user tracks other files."""
     if any(os.path.basename(path) == ".gitignore" for path in paths):
         return True
     times = []
@@ -495,8 +505,9 @@ def _may_ignore_others(top: str, ours: str, known: str, paths: Iterable[str]) ->
 
 
 def _look_at(folder: str, private: tuple[str, ...]) -> str:
-    """A digest of the names, modes, sizes and times of everything in a small folder; `_IS_LARGE` for a large one. Empty
-    if a file has changed so recently that it could change again within the same time stamp."""
+    """Return a digest of the names, modes, sizes and times of everything in a small folder, or `_IS_LARGE` for a large
+    one. Return an empty string if a file has changed so recently that it could change again within the same time
+    stamp."""
     seen, waiting, newest = list[tuple[str, int, int, int, int]](), [folder], 0
     began = time.time_ns()
     try:
@@ -513,15 +524,15 @@ def _look_at(folder: str, private: tuple[str, ...]) -> str:
                     if entry.name != ".git" and entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     elif entry.name == ".git" and os.path.dirname(entry.path) != folder:
-                        return ""  # a nested repository, whose commit is not seen here
-    except OSError:  # unreadable, or just deleted
+                        return ""  # a nested repository, whose commit is not covered by the digest
+    except OSError:  # the folder is unreadable, or was just deleted
         return ""
     is_settled = newest < began - _TICK_NS
     return sha256(os.fsencode(repr(sorted(seen)))).hexdigest() if is_settled else ""
 
 
 def _refuse(index: str, top: str, why: str) -> TooManyFiles:
-    """Remember why a folder is too large for a snapshot."""
+    """Record why a folder is too large for a snapshot."""
     now = time.time()
     at, again = (time.strftime("%H:%M", time.localtime(at)) for at in (now, now + _REFUSED_SECONDS))
     later = f"it is looked at again after {again}, or when its .gitignore changes"
@@ -532,8 +543,8 @@ def _refuse(index: str, top: str, why: str) -> TooManyFiles:
 
 
 def _refuse_again(index: str, *ignoring: str) -> None:
-    """Raise TooManyFiles for a folder that was too large a short while ago, so that not every step walks it. The folder
-    is looked at if one of the files with what git ignores has changed since."""
+    """Raise TooManyFiles for a folder that was too large a short while ago, so that not every step walks through it.
+    The folder is examined if one of the files in `ignoring`, which say what git ignores, has changed since then."""
     try:
         refused_at = os.path.getmtime(f"{index}.refused")
     except FileNotFoundError:
@@ -546,15 +557,18 @@ def _refuse_again(index: str, *ignoring: str) -> None:
 
 
 def _is_left_out(top: str, path: str, digits: int) -> bool:
-    """Whether a file is too large, looks like a secret, or cannot be recorded. Ids have so many digits."""
+    """Return whether a file is too large, looks like a secret, or cannot be recorded. `digits` is the length of the
+    repository's ids."""
     name, whole = os.path.basename(path), os.path.join(top, path)
     if any(fnmatchcase(name, secret) for secret in SECRETS):
         return not any(fnmatchcase(name, harmless) for harmless in _HARMLESS)
     try:
         found = os.lstat(whole)
-    except OSError:  # it was deleted
+    except OSError:  # the file was deleted
         return False
-    if stat.S_ISDIR(found.st_mode):  # a nested repository, whose commit is recorded, or not a file any more
+    if stat.S_ISDIR(
+        found.st_mode
+    ):  # a nested repository, whose commit is recorded, or a folder in place of a file
         return _is_nested(whole) and len(git.commit(whole, "HEAD") or "") != digits
     if stat.S_ISLNK(found.st_mode):
         return False
@@ -562,7 +576,8 @@ def _is_left_out(top: str, path: str, digits: int) -> bool:
 
 
 def _note_nested(index: str, found: set[str]) -> set[str]:
-    """Note nested repositories, which git lists only until they are recorded, and return all that are known."""
+    """Record nested repositories, because git lists them only until they are in the index. Return all that are
+    known."""
     noted = {*filter(None, _read(f"{index}.nested").split("\0"))}
     if not found <= noted:
         _write(f"{index}.nested", "\0".join(sorted(noted | found)))
@@ -570,7 +585,7 @@ def _note_nested(index: str, found: set[str]) -> set[str]:
 
 
 def _forget_nested(index: str, top: str) -> set[str]:
-    """Forget nested repositories that are plain folders with files now, and return them."""
+    """Forget the nested repositories that are now plain folders with files, and return them."""
     noted = {*filter(None, _read(f"{index}.nested").split("\0"))}
     places = {path: os.path.join(top, path) for path in noted}
     gone = {path for path, place in places.items() if not _is_nested(place) and _list(place)}
@@ -590,7 +605,7 @@ def _update_index(top: str, env: Mapping[str, str], option: str, paths: Iterable
 
 def _has_uncommitted_files(top: str, nested: str) -> bool:
     folder = os.path.join(top, nested)
-    if not _is_nested(folder):  # it is gone, or was never cloned
+    if not _is_nested(folder):  # the repository is gone, or was never cloned
         return False
     found = git.ask(folder, "status", "--porcelain", "--untracked-files=normal")
     return bool(found.out) or found.code != 0
@@ -604,7 +619,7 @@ def _size(top: str, path: str) -> int:
 
 
 def _is_link(top: str, folder: str) -> bool:
-    """Whether a folder below `top` is a link, or is below one."""
+    """Return whether a folder below `top` is a link, or is inside one."""
     while folder:
         if os.path.islink(os.path.join(top, folder)):
             return True
@@ -613,7 +628,8 @@ def _is_link(top: str, folder: str) -> bool:
 
 
 def _find_obstacle(top: str, changes: list[Changed]) -> str:
-    """A file or link that is where a file to be written needs a folder, unless it is removed as well."""
+    """Return a file or link that is where a file to be written needs a folder, unless it is going to be removed;
+    otherwise an empty string."""
     removed = {change.path for change in changes if change.kind == "removed"}
     folders = set[str]()
     for change in changes:
@@ -629,7 +645,7 @@ def _find_obstacle(top: str, changes: list[Changed]) -> str:
 
 
 def _is_private(path: str, private: tuple[str, ...]) -> bool:
-    # A database has files beside it whose names begin with its own.
+    # The files next to a database have names that begin with its own.
     return any(path == own or path.startswith((f"{own}/", f"{own}-")) for own in private)
 
 
@@ -641,7 +657,7 @@ def _index_of(ours: str, top: str) -> str:
 def _lock(index: str) -> Iterator[None]:
     with open(f"{index}.used", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):  # left by a git that was killed
+        with suppress(FileNotFoundError):  # left behind by a git process that was killed
             os.unlink(f"{index}.lock")
         yield
 

@@ -1,7 +1,7 @@
-"""Keeps recorded files as long as steps name them: removes the others, finds what is missing, fills bundles.
+"""Keep recorded files as long as steps name them: remove other files, find what is missing, and fill bundles.
 
-Objects that a repository of ours borrows can vanish, because their owner rewrites history and git then forgets it. So
-`collect` copies those that no branch or tag of the owner leads to any more.
+Objects that one of our repositories borrows can vanish, because their owner rewrites history and git then removes them.
+`collect` therefore copies the objects to which no branch or tag of the owner leads any more.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from rolecall.files import git
 from rolecall.files.tree import hold, make_repository, mark_taken
 
 Named = Mapping[str, Collection[str]]
-"""The trees that steps name, by repository."""
+"""The trees that steps name, keyed by repository."""
 _IDLE_SECONDS = 30 * 86_400
-"""An index that was not used for so long is removed; making it again only takes longer than a usual snapshot."""
+"""Seconds after which an unused index is removed. Making the index again only takes longer than a usual snapshot."""
 _BUNDLED = "trees"
-"""The folder in a bundle with a folder for each repository: a pack, and the ids of its trees."""
+"""The folder in a bundle that contains a folder for each repository, with a pack and the ids of its trees."""
 
 
 class Collected(NamedTuple):
     removed: int
-    """Trees that no step names; in a dry run those that can be removed."""
+    """The number of trees that no step names. In a dry run, they are not removed."""
     freed: int
-    """Bytes."""
+    """The number of bytes freed."""
     problems: tuple[str, ...]
-    """Repositories from which nothing was removed, and why."""
+    """The repositories from which nothing was removed, each with the reason."""
 
 
 class Lost(NamedTuple):
-    """A tree that is not whole."""
+    """A tree that is incomplete."""
 
     repository: str
     tree: str
@@ -45,7 +45,7 @@ class Lost(NamedTuple):
 
 
 def collect(place: str, named: Named, *, before: float, delete: bool) -> Collected:
-    """Find the trees that no step names and that were not taken since `before`, and with `delete` remove them."""
+    """Find the trees that no step names and that were not taken since `before`. If `delete` is true, remove them."""
     removed = freed = 0
     problems = []
     for repository in _list_repositories(place):
@@ -66,13 +66,15 @@ def collect(place: str, named: Named, *, before: float, delete: bool) -> Collect
                     os.unlink(os.path.join(ours, "taken", tree))
                 if not roots and not os.listdir(os.path.join(ours, "indexes")):
                     shutil.rmtree(ours)
-                freed += max(0, size - _size(ours))  # a pack of few objects takes more than their files
+                freed += max(
+                    0, size - _size(ours)
+                )  # a pack of few objects takes up more space than their files
             removed += len(unnamed)
     return Collected(removed, freed, tuple(problems))
 
 
 def find_lost(place: str, named: Named) -> Iterator[Lost]:
-    """Read every object of the named trees, and return the trees that are not whole."""
+    """Read every object of the named trees, and yield the trees that are incomplete."""
     for repository, trees in named.items():
         ours = os.path.join(place, repository)
         if not os.path.exists(os.path.join(ours, "HEAD")):
@@ -88,7 +90,8 @@ def find_lost(place: str, named: Named) -> Iterator[Lost]:
 
 
 def write_bundle(place: str, named: Named, folder: str) -> list[Lost]:
-    """Write the named trees with all their objects into a bundle's folder; leave out and return incomplete ones."""
+    """Write the named trees with all their objects into a bundle's folder. Leave out incomplete trees, and return
+    these."""
     lost = list(find_lost(place, named))
     left_out = {(each.repository, each.tree) for each in lost}
     for repository, trees in named.items():
@@ -131,7 +134,7 @@ def read_bundle(place: str, folder: str) -> int:
 
 
 def _check(ours: str, trees: Collection[str]) -> git.GitResult:
-    """Read every object of some trees; the result's code is 0 if all are intact."""
+    """Read every object of some trees. The result's code is 0 if all objects are intact."""
     given = "\n".join(trees).encode()
     return git.ask(
         ours, "rev-list", "--verify-objects", "--stdin", "--quiet", env={"GIT_DIR": ours}, stdin=given
@@ -139,7 +142,7 @@ def _check(ours: str, trees: Collection[str]) -> git.GitResult:
 
 
 def _list_objects(ours: str, trees: Collection[str], *, without: Collection[str] = ()) -> bytes:
-    """The objects of some trees that are there, except those that the commits `without` have, each with its path."""
+    """Return the existing objects of some trees, except those in the commits `without`, each with its path."""
     env, given = {"GIT_DIR": ours}, "\n".join([*trees, *(f"^{commit}" for commit in without)])
     words = ("rev-list", "--objects", "--missing=print", "--stdin")
     listed = git.run(ours, *words, env=env, stdin=given.encode()).out
@@ -147,13 +150,13 @@ def _list_objects(ours: str, trees: Collection[str], *, without: Collection[str]
 
 
 def _pack(ours: str, objects: bytes, folder: str) -> str:
-    """Write a pack with some objects, own or borrowed, and return its name."""
+    """Write a pack with some objects, our own or borrowed, and return its name."""
     words = ("pack-objects", "-q", os.path.join(folder, "pack"))
     return f"pack-{git.run(ours, *words, env={'GIT_DIR': ours}, stdin=objects).text}"
 
 
 def _keep_only(ours: str, roots: Collection[str], *, before: float) -> None:
-    """Make one pack of the objects of the roots, and remove all others that are older than `before`."""
+    """Make one pack of the objects of the roots, and remove all other objects that are older than `before`."""
     env, objects = {"GIT_DIR": ours}, os.path.join(ours, "objects")
     asked = git.run(ours, "cat-file", "--batch-check", env=env, stdin="\n".join(roots).encode()).text
     there = [line.split()[0] for line in asked.splitlines() if line.endswith(tuple("0123456789"))]
@@ -166,7 +169,7 @@ def _keep_only(ours: str, roots: Collection[str], *, before: float) -> None:
         owned = git.ask(ours, "for-each-ref", "--format=%(objectname)", env=theirs).text.split()
     needed = _list_objects(ours, there, without=owned) if there else b""
     kept = _pack(ours, needed, os.path.join(objects, "pack")) if needed else ""
-    # An index of a pack goes before the pack, so that nobody looks for objects in a pack that is gone.
+    # The index of a pack is removed before the pack, so that nobody looks for objects in a pack that is gone.
     for entry in sorted(_scan(os.path.join(objects, "pack")), key=lambda entry: entry.name):
         if not (kept and entry.name.startswith(kept)) and entry.stat().st_mtime <= before:
             os.unlink(entry.path)
@@ -181,10 +184,11 @@ def _keep_only(ours: str, roots: Collection[str], *, before: float) -> None:
 
 
 def _check_indexes(ours: str, *, before: float, delete: bool) -> Iterator[str]:
-    """The trees of the indexes. An index without one, or not used since `before`, is removed."""
+    """Yield the trees of the indexes. If `delete` is true, remove every index without a tree, or not used since
+    `before`."""
     for entry in _scan(os.path.join(ours, "indexes")):
         if delete and entry.name.startswith("filling-") and entry.stat().st_mtime < before:
-            os.unlink(entry.path)  # left by a process that was killed
+            os.unlink(entry.path)  # left behind by a process that was killed
         if not entry.name.endswith(".used"):
             continue
         index = entry.path.removesuffix(".used")

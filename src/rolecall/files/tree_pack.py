@@ -9,16 +9,16 @@ from rolecall.errors import StorageError
 from rolecall.files import git
 
 _SMALL = 200_000
-"""Bytes of a small pack."""
+"""The size in bytes up to which a pack counts as small."""
 
 
 class TooLarge(StorageError):
-    """A pack would have more bytes than are allowed."""
+    """Raised if a pack would have more bytes than allowed."""
 
 
 def write_pack(ours: str, wanted: Collection[str], *, without: Collection[str], most: int) -> bytes:
-    """A pack with the objects of some trees and commits, except those of the trees and commits `without`; empty
-    without any. Raise TooLarge if they take more than `most` bytes."""
+    """Return a pack with the objects of some trees and commits, except those of the trees and commits `without`. Return
+    empty bytes if there are no such objects. Raise TooLarge if the objects take more than `most` bytes."""
     env, given = {"GIT_DIR": ours}, "\n".join([*wanted, *(f"^{one}" for one in without)])
     words = ("rev-list", "--objects", "--ignore-missing", "--stdin")
     listed = git.run(ours, *words, env=env, stdin=given.encode()).out
@@ -34,13 +34,13 @@ def write_pack(ours: str, wanted: Collection[str], *, without: Collection[str], 
 
 
 def read_pack(folder: str, pack: bytes, *, env: Mapping[str, str] | None = None) -> None:
-    """Take over the objects of a pack. Those of a small one become files of their own, because git gets slow with many
-    packs."""
+    """Take over the objects of a pack. The objects of a small pack become loose files, because git becomes slow with
+    many packs."""
     words = ("unpack-objects", "-q") if len(pack) < _SMALL else ("index-pack", "--stdin")
     git.run(folder, *words, env=env, stdin=pack)
 
 
 def has_tree(place: str, repository: str, tree: str) -> bool:
-    """Whether the tree itself is there, whole or not."""
+    """Return whether the tree object itself exists, whether the tree is complete or not."""
     ours = os.path.join(place, repository)
     return os.path.isdir(ours) and git.ask(ours, "cat-file", "-e", tree, env={"GIT_DIR": ours}).code == 0

@@ -1,12 +1,12 @@
 """Detects changes in a work folder between two points in time, to check that a read-only role did not write.
 
-Where snapshots of the folder are taken, they show most changes, and `take_rest` adds HEAD and the files that snapshots
-leave out, those in nested repositories included. Ignored files and empty folders do not count then.
+Where snapshots of the folder are taken, they show most changes. `take_rest` adds HEAD and the files that snapshots
+leave out, including those in nested repositories. In this case, ignored files and empty folders do not count.
 
 Without snapshots, `take` looks at the whole folder. In a git work tree, git lists the files that differ from the
 commit; their size, time and mode reveal further changes, and HEAD reveals a commit. Ignored files such as build caches
-do not count, nor do further changes inside a submodule that had already changed. Outside git, the folder is walked
-without `.git` folders, up to a maximum number of entries.
+do not count, nor do further changes inside a submodule that had already changed. Outside git, everything in the folder
+except `.git` folders is read, up to a maximum number of entries.
 
 A change that preserves a file's size and time is seen only if git notices it. Nothing here writes.
 """
@@ -26,29 +26,29 @@ MOST_ENTRIES = 200_000
 MOST_TOLD = 100
 
 Mark = tuple[str, tuple[int, ...]]
-"""Git's status of an entry, then its mode, size and time, which are empty if it no longer exists."""
+"""Git's status of an entry, followed by its mode, size and time. The latter are empty if the entry no longer exists."""
 
 
 class FolderState(NamedTuple):
     """The files of a folder at one moment."""
 
     head: str
-    """The commit and the branch that are checked out; empty outside git."""
+    """The commit and the branch that are checked out, or empty outside git."""
     entries: Mapping[str, Mark]
-    """By path: in git the files that differ from the commit, elsewhere all files."""
+    """The entries by path. In git these are the files that differ from the commit, elsewhere all files."""
     is_partial: bool = False
     """Whether the folder has more entries than were read."""
 
 
 def take(folder: str) -> FolderState:
-    """The current state of the work tree around `folder` or, outside git, of the folder itself."""
+    """Return the current state of the work tree that contains `folder` or, outside git, of the folder itself."""
     top = find_top(folder)
     return (_status(top) if root_around(top) == top else None) or scan(os.path.realpath(folder))
 
 
 def take_rest(folder: str, omitted: Iterable[str]) -> FolderState:
-    """The state that a snapshot of the folder lacks: the checked-out commit and branch, and the files left out of the
-    snapshot; in a nested repository, the uncommitted files."""
+    """Return the state that a snapshot of the folder lacks: the checked-out commit and branch, the files left out of
+    the snapshot and, for a nested repository, its uncommitted files."""
     top = find_top(folder)
     head = ""
     if root_around(top) == top:
@@ -66,7 +66,8 @@ def take_rest(folder: str, omitted: Iterable[str]) -> FolderState:
 
 
 def changes(before: FolderState, after: FolderState) -> list[str]:
-    """The paths that were added, changed or removed: at most 100, and the number of further ones."""
+    """Describe the paths that were added, changed or removed. At most 100 are listed, followed by the number of the
+    others."""
     found: list[str] = []
     if before.head != after.head and before.head and after.head:
         found.append(f"HEAD moved from {before.head} to {after.head}")
@@ -80,19 +81,20 @@ def changes(before: FolderState, after: FolderState) -> list[str]:
 
 
 def shorten(found: list[str], more: int = 0) -> list[str]:
-    """The first 100 of some changes, and the number of the others with the `more` that are not listed."""
+    """Return the first 100 of some changes, followed by the number of the others, including `more` that are not in the
+    list."""
     more += max(0, len(found) - MOST_TOLD)
     return [*found[:MOST_TOLD], *([f"and {more:,} more"] if more else [])]
 
 
 def differences(before: FolderState, after: FolderState) -> Iterator[tuple[str, str]]:
-    """Paths that were `added`, `changed` or `removed`, in no particular order."""
+    """Yield the paths that were `added`, `changed` or `removed`, in no particular order."""
     old, new = before.entries, after.entries
     for path in old.keys() & new.keys():
         if old[path] != new[path]:
             yield "changed", path
     if before.is_partial or after.is_partial:
-        return  # an entry missing from one state may just not have been read
+        return  # an entry that is missing from one state might just not have been read
     for path in new.keys() - old.keys():
         by_git, found = new[path]
         is_known = by_git not in ("", "?")
@@ -106,7 +108,8 @@ def differences(before: FolderState, after: FolderState) -> Iterator[tuple[str, 
 
 
 def _status(top: str) -> FolderState | None:
-    """The state of a git work tree; None if git fails because the repository is broken or belongs to another user."""
+    """Return the state of a git work tree, or None if git fails because the repository is broken or belongs to another
+    user."""
     options = ("--branch", "--no-ahead-behind", "--untracked-files=all", "--no-renames")
     result = git.ask(top, "status", "--porcelain=v2", "-z", *options, "--ignore-submodules=none")
     if result.code:
@@ -122,7 +125,7 @@ def _status(top: str) -> FolderState | None:
             if not path.endswith("/"):
                 entries[path] = (" ".join(facts), _stat(os.path.join(top, path)))
                 continue
-            # Git does not look into a nested repository that is not a submodule.
+            # Git does not list the files in a nested repository that is not a submodule.
             for inner, mark in scan(os.path.join(top, path)).entries.items():
                 entries[path + inner] = (" ".join(facts), mark[1])
     where = f"{head['branch.oid'][:12]} ({head['branch.head']})"
@@ -142,14 +145,14 @@ def _stat(path: str) -> tuple[int, ...]:
 
 
 def scan(folder: str, *, most: int = MOST_ENTRIES) -> FolderState:
-    """The state of everything below a folder, without asking git."""
+    """Return the state of everything below a folder, without using git."""
     entries: dict[str, Mark] = {}
     waiting = [""]
     while waiting and len(entries) < most:
         inner = waiting.pop()
         try:
             with os.scandir(os.path.join(folder, inner)) as found:
-                # Sorted, so that the same part of a folder that is too large is read each time.
+                # Sort the entries, so that the same part of a folder that is too large is read each time.
                 listed = sorted(found, key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue
