@@ -66,9 +66,8 @@ def make_prompt(
 
     path = os.path.join(config.home(), _HISTORY)
     os.makedirs(config.home(), exist_ok=True)
-    os.close(
-        os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    )  # only the person may read the history
+    # Only the person may read the history.
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     session: PromptSession[str] = PromptSession(
         FormattedText([("class:mark", "› ")]),
         multiline=True,

@@ -279,9 +279,7 @@ class McpToolbox:
 def _check_arguments(tool: McpTool, arguments: JsonObject) -> None:
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
-    except (
-        UnicodeEncodeError
-    ) as error:  # JSON can express such a character, but no file, store or agent can hold it
+    except UnicodeEncodeError as error:  # JSON can express it, but no file, store or agent can hold it
         raise UsageError(
             "the arguments hold half of a surrogate pair, which is not a character",
             hint="Send the character itself, or both halves of its pair.",

@@ -95,7 +95,7 @@ function Page() {
   }, [load]);
   const Found = loaded.get(load);
   const isShown = !found || error || Found;
-  // The stream begins with what happened since the data of the first page was read, so that page has to listen already.
+  // The stream begins with events since the first page's data was read, so the first page must be listening by then.
   useEffect(() => { if (isShown) firstEvent().then(startStream); }, [!isShown]);
   if (!found) {
     return html`<h1>Nothing is here</h1><p>There is no page at <code>${path}</code>. <a href="/">Go to the inbox</a></p>`;
@@ -196,7 +196,7 @@ function useShortcuts(showHelp) {
   }, []);
 }
 
-// Enter in a one-line field, and Ctrl+Enter in a text, press the main button of its form.
+// Enter in a one-line field, and Ctrl+Enter in a larger field, press the main button of the form.
 function submitBy(event) {
   const { target, key, ctrlKey, metaKey } = event;
   if (key !== "Enter" || target.closest("form")) return;

@@ -1,4 +1,4 @@
-// Two threads from where they part.
+// Compares two threads from the step at which they diverge.
 import { html, Prose, useState } from "../parts/html.js";
 import { useGet } from "../parts/net.js";
 import { route } from "../parts/route.js";
@@ -55,7 +55,7 @@ function StepPair({ step }) {
     ${prompts}</section>`;
 }
 
-// What the roles were asked, side by side.
+// The prompts of the roles, side by side.
 function Prompts({ steps }) {
   const [isOpen, setOpen] = useState(false);
   return html`<details onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>Prompts</summary>

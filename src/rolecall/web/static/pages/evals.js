@@ -1,4 +1,4 @@
-// Runs of suites, live: a list, and one run with the same parts as its report.
+// Runs of suites, updated live: a list, and a single run with the same parts as its report.
 import { html, useEffect, useRef, useState } from "../parts/html.js";
 import { get, useGet } from "../parts/net.js";
 import { useDebounced, useEvents } from "../parts/live.js";
@@ -75,7 +75,7 @@ function Run({ run }) {
     <${Tasks} run=${data.run} />`;
 }
 
-// HTML that the server has made. When it changes, the reader stays at the same place of it.
+// HTML from the server. When the HTML changes, the scroll position and the focus stay the same.
 function Part({ text }) {
   const box = useRef(null);
   useEffect(() => {

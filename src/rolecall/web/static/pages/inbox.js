@@ -34,7 +34,7 @@ export default function Inbox() {
       <${Item} item=${item} isFirst=${at === 0} onDone=${reload} /></${Boundary}>`)}</ul>`;
 }
 
-// An item whose answer somebody is typing stays until they have seen that the thread continued without them.
+// Keeps an item for which a person is typing an answer until the person has seen that the thread has continued.
 function keepDrafts(before, items) {
   const found = [...items];
   before.forEach((old, at) => {

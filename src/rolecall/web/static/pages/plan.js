@@ -55,7 +55,7 @@ function Issues({ plan, reload }) {
 
 function Issue({ issue, reload }) {
   const [decision, setDecision] = useState("");
-  const [title, setTitle] = useState(null); // while it is renamed
+  const [title, setTitle] = useState(null); // the new title while a person edits it, otherwise null
   const isDecided = issue.status === "decided";
   const change = (verb, body) => async () => {
     await post(`/project/${verb}`, { issue: issue.id, ...body });
@@ -151,7 +151,7 @@ const OPTIONAL = [["acceptance", "Done when (optional)"], ["owner", "Who does it
 function PlanDialog({ kind, tasks, onDone, onClose }) {
   const [name, setName] = useState("");
   const [more, setMore] = useState("");
-  const [rest, setRest] = useState({ acceptance: "", owner: "" }); // of a task
+  const [rest, setRest] = useState({ acceptance: "", owner: "" }); // the other fields of a task
   const [deps, setDeps] = useState([]);
   const [error, setError] = useState(null);
   const words = DIALOGS[kind];

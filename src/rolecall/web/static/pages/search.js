@@ -1,4 +1,4 @@
-// Search the texts of threads, and the repository's knowledge.
+// Searches the texts of threads and the repository's knowledge.
 import { html, useEffect, useRef, useState } from "../parts/html.js";
 import { get, useGet } from "../parts/net.js";
 import { route, setQuery } from "../parts/route.js";

@@ -1,4 +1,4 @@
-// The service: threads at work, the queue and why it waits, rates, triggers, machines, log.
+// The service: running threads, the queue and why threads in it wait, rates, triggers, machines, log.
 import { html, useState } from "../parts/html.js";
 import { me, post, postOnce, useGet } from "../parts/net.js";
 import { useDebounced, useEvents } from "../parts/live.js";

@@ -1,4 +1,4 @@
-// What threads used, by day, workflow, role and agent. Reported costs and steps without a cost are kept apart.
+// What threads have used, by day, workflow, role and agent. Steps without a reported cost are counted separately.
 import { html, useEffect, useRef, useState } from "../parts/html.js";
 import { get, useGet } from "../parts/net.js";
 import { route, setQuery } from "../parts/route.js";
@@ -30,7 +30,7 @@ export default function Spend() {
     <${NearLimits} />`;
 }
 
-// Asks until everything is counted.
+// Repeats the request until all threads are counted.
 function useSpending(days) {
   const [state, setState] = useState({ data: null, error: null });
   useEffect(() => {

@@ -1,4 +1,4 @@
-// Start a thread: choose a workflow, see its graph, say what to do.
+// Starts a thread: a person chooses a workflow, sees its graph, and says what to do.
 import { html, Prose, useState } from "../parts/html.js";
 import { me, post, postOnce, useGet } from "../parts/net.js";
 import { navigate } from "../parts/route.js";
@@ -47,7 +47,7 @@ function Workflow({ name }) {
     <${Order} name=${name} data=${data} />`;
 }
 
-// What a workflow of a pack may do.
+// What a workflow from a pack may do.
 function Powers({ powers }) {
   if (!powers.length) return null;
   return html`<section class="card"><h2>What it may do</h2>${powers.map(({ workflow, lines }) => html`
@@ -115,7 +115,7 @@ const AMOUNTS = {
   cost: money, tokens: (value) => `${count(Math.round(value))} tokens`, minutes: (value) => duration(value * 60_000),
 };
 
-// A forecast from earlier threads of the workflow.
+// A forecast that is based on earlier threads of the workflow.
 function Forecast({ found }) {
   if (!found) return null;
   const known = Object.entries(found.rest).filter(([, range]) => range);

@@ -1,4 +1,4 @@
-// One thread: graph with live state, waterfall, chain, files, and what a person can do.
+// One thread: its graph with live state, waterfall, chain and files, and the actions that a person can take.
 import { html, Prose, useEffect, useMemo, useRef, useState } from "../parts/html.js";
 import { get, makeTurns, me, useGet } from "../parts/net.js";
 import { problems, useDebounced, useEvents, watchThread } from "../parts/live.js";
@@ -15,11 +15,11 @@ import { Diff } from "../parts/diff.js";
 import { Actions, SendComments } from "../parts/actions.js";
 
 const PAGE = 40;
-const MOST_HEARD = 500; // events
+const MOST_HEARD = 500; // how many recent events are kept
 const TABS = [["chain", "Chain"], ["time", "Time"], ["files", "Files"], ["task", "Task"], ["facts", "Facts"]];
-const WORDS = ["text", "tool_call", "usage", "session", "process", "permission"]; // events that move nothing
+const WORDS = ["text", "tool_call", "usage", "session", "process", "permission"]; // do not change the thread's state
 
-const UNRUN = ["idle", "queued", "crashed"]; // the statuses of threads that nobody runs
+const UNRUN = ["idle", "queued", "crashed"]; // the statuses of threads that no process runs
 
 export default function Thread({ thread: given }) {
   const { data, error, reload } = useGet(`/threads/${given}`);
@@ -90,7 +90,7 @@ function Damaged({ data }) {
     <p><a class="button" href="/threads">All threads</a></p>`;
 }
 
-// The loaded steps, newest first. `refresh` reads only those that came since.
+// The loaded steps, newest first. `refresh` adds the steps that were taken since they were loaded.
 function useSteps(id, head) {
   const [state, setState] = useState({ list: null, before: null, error: null });
   const known = useRef(null);
@@ -98,7 +98,7 @@ function useSteps(id, head) {
   const asked = useRef("");
   const [takeTurn] = useState(makeTurns);
   const load = async (before = "", max = PAGE) => {
-    if (before && asked.current === before) return; // it is on its way
+    if (before && asked.current === before) return; // this page has been requested already
     asked.current = before;
     const isInTime = before ? () => true : takeTurn();
     try {
@@ -133,11 +133,11 @@ function useSteps(id, head) {
   return { ...state, older: (max) => load(state.before, max), refresh };
 }
 
-// What the agent of a running thread has done in this step, and a function that hears of events.
+// What the agent of a running thread has done in this step, and a function that processes further events.
 function useWork(data) {
   const [work, setWork] = useState(null);
-  const heard = useRef([]); // while what came before is on its way
-  const known = useRef(0); // the newest event that is in it
+  const heard = useRef([]); // recent events, which might arrive before the reply with the earlier ones
+  const known = useRef(0); // the newest event in that reply
   const isRunning = data?.status === "running";
   useEffect(() => {
     setWork(null);
@@ -149,7 +149,7 @@ function useWork(data) {
       known.current = events.at(-1)?.seq || 0;
       const later = heard.current.filter((event) => event.seq > known.current);
       setWork([...events, ...later].reduce(follow, null));
-    }, () => {}); // what comes is shown all the same
+    }, () => {}); // after an error, later events are still shown
     return () => { isCurrent = false; };
   }, [data?.thread, isRunning]);
   const hear = (event) => {
@@ -160,7 +160,7 @@ function useWork(data) {
   return [work, hear];
 }
 
-// What the agent does, after an event; null between two steps.
+// What the agent is doing after an event, or null between two steps.
 function follow(old, { kind, body = {}, at }) {
   const nothing = { since: at, text: "", calls: [], tokens: 0 };
   if (kind === "step_started") return { ...nothing, role: body.role, agent: body.agent };
@@ -213,7 +213,7 @@ function Summary({ data }) {
       <a href="/compare?one=${origin}&other=${data.thread}">compare</a></span>` : null}</p>`;
 }
 
-// What was used of a limit, such as `cost` or `worker.steps`.
+// How much of a limit, such as `cost` or `worker.steps`, has been used.
 function usedOf(used, name) {
   const [role, kind] = name.includes(".") ? name.split(".") : [null, name];
   return (role ? used.roles?.[role]?.[kind] : used[kind]) || 0;
@@ -230,7 +230,7 @@ function Limit({ name, most, used }) {
 function WorkflowGraph({ data, graph, steps }) {
   const { status, currentRole } = data;
   const shown = useMemo(() => graph && withState(graph, data, steps || []), [graph, status, currentRole, steps]);
-  // On a phone, a link to a view leads to that view.
+  // On a phone, a link to a tab shows the tab without the graph above it.
   const isSmall = matchMedia("(max-width: 720px)").matches;
   const isLeftOut = useRef(isSmall && Boolean(route.value.query.tab)).current;
   if (!shown || isLeftOut) return null;
@@ -239,7 +239,7 @@ function WorkflowGraph({ data, graph, steps }) {
     onChoose=${(name) => setQuery({ role: role === name ? "" : name, tab: "" })} />`;
 }
 
-// The places and lines of a workflow, with what happened there.
+// The places and lines of a workflow, marked with what happened in this thread.
 function withState(graph, data, steps) {
   const taken = new Set();
   const roles = [...steps].reverse().map((step) => step.role).filter((role) => !role.startsWith("$"));
@@ -324,7 +324,7 @@ function Time({ steps }) {
 
 function Files({ data }) {
   const { data: newest, error } = useGet(`/threads/${data.thread}/diff`, { v: data.head });
-  const shown = useRef(null); // until the files of the next step are there: somebody may be writing a comment
+  const shown = useRef(null); // shown until newer files have arrived, because a person might be writing a comment
   const found = (shown.current = newest || shown.current);
   if (error) return html`<${Problem} error=${error} />`;
   if (!found) return html`<${Loading} />`;

@@ -1,4 +1,4 @@
-// All threads, newest first, with filters in the address, live.
+// All threads, newest first and updated live. The filters are part of the address.
 import { html, useEffect, useRef, useState } from "../parts/html.js";
 import { get, makeTurns, useGet } from "../parts/net.js";
 import { useDebounced, useEvents } from "../parts/live.js";
@@ -28,16 +28,16 @@ export default function Threads() {
     ${next ? html`<${More} load=${() => load(next)}>Show older threads</${More}>` : null}`;
 }
 
-// The loaded pages of threads that fit a query, kept up to date by events.
+// The loaded pages of threads that match a query, updated by events.
 function useThreads(query) {
   const key = JSON.stringify(query);
   const [state, setState] = useState({ rows: null, next: null, error: null });
   const wanted = useRef(key);
   const asked = useRef("");
-  const newest = useRef(0); // the number of the last event
+  const newest = useRef(0); // the number of the newest event that this page has received
   const [takeTurn] = useState(makeTurns);
   const load = async (after = "") => {
-    if (after && asked.current === after) return; // it is on its way
+    if (after && asked.current === after) return; // this page has been requested already
     asked.current = after;
     wanted.current = key;
     const isInTime = after ? () => true : takeTurn();
@@ -45,7 +45,7 @@ function useThreads(query) {
       const page = await get("/threads", { ...query, after, max: 50 });
       if (wanted.current !== key || !isInTime()) return;
       setState((old) => (after ? append(old, page, after) : renew(old, page, key)));
-      if (newest.current > page.lastEvent) soon(); // something happened after it was read
+      if (newest.current > page.lastEvent) soon(); // something happened after the page was read
     } catch (error) {
       asked.current = "";
       if (wanted.current === key) setState((old) => ({ ...old, error }));
@@ -60,7 +60,7 @@ function useThreads(query) {
     const update = (row) => (row.thread === event.thread ? applyEvent(row, event) : row);
     const isKnown = state.rows?.some((row) => row.thread === event.thread);
     if (isKnown) setState((old) => ({ ...old, rows: old.rows.map(update) }));
-    // A row knows its status by the event, but not what it has used, nor whether it fits a filter.
+    // An event gives a row its status, but not what the thread has used, nor whether the row still matches a filter.
     const isUsed = isKnown && event.kind === "step";
     if (isUsed || STARTING.includes(event.kind) || (query.status && MOVING.includes(event.kind))) soon();
   });
@@ -72,17 +72,17 @@ function append(old, page, after) {
   return { ...old, rows: [...old.rows, ...page.threads], next: page.next, error: null };
 }
 
-// A refresh of the first page keeps the older ones that are shown already.
+// A refresh of the first page keeps the older rows that are already shown.
 function renew(old, page, key) {
   const at = old.key === key && page.next ? old.rows.findIndex((row) => row.thread === page.next) : -1;
-  const isOlder = (row) => page.next && row.thread < page.next; // the page may end at a thread that does not fit
+  const isOlder = (row) => page.next && row.thread < page.next; // the page can end at a thread that does not match
   const older = at < 0 ? (old.key === key && old.rows || []).filter(isOlder) : old.rows.slice(at + 1);
   const fresh = new Set(page.threads.map((row) => row.thread));
   const rows = [...page.threads, ...older.filter((row) => !fresh.has(row.thread))];
   return { key, rows, next: older.length ? old.next : page.next, error: null };
 }
 
-// A row after an event, with what the event says.
+// Returns a row updated with what an event says.
 function applyEvent(row, { kind, body = {}, at }) {
   const next = { ...row, updated: at || row.updated };
   const reason = body.reason || null;
@@ -101,7 +101,7 @@ function applyEvent(row, { kind, body = {}, at }) {
 function Filters({ status, workflow, text, age, cost }) {
   const workflows = (useGet("/workflows").data?.workflows || []).map((one) => one.name);
   const [words, setWords] = useState(text);
-  const typed = useRef(text); // the words that this field put into the address
+  const typed = useRef(text); // the words that this field has put into the address
   useEffect(() => { if (text !== typed.current) setWords(typed.current = text); }, [text]);
   const soon = useDebounced(() => setQuery({ text: (typed.current = words.trim()) }), 250);
   const type = (event) => {

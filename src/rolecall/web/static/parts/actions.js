@@ -1,4 +1,4 @@
-// What a person can do to a thread as a whole.
+// The actions that a person can take on a thread as a whole.
 import { html, useState } from "./html.js";
 import { me, post, postOnce, useGet } from "./net.js";
 import { navigate } from "./route.js";
@@ -102,7 +102,7 @@ function CompareDialog({ data, onClose }) {
     </p></${Dialog}>`;
 }
 
-// Comments that no question can take: they go to the role, or into the task of a fork.
+// Sends comments that no question accepts: to the role, or as part of the task of a fork.
 export function SendComments({ thread, onDone }) {
   const mine = comments(thread.thread);
   const [error, setError] = useState(null);

@@ -1,4 +1,4 @@
-// Unsent comments on lines of diffs, by thread. They survive a reload of the page.
+// Unsent comments on lines of diffs, by thread. The comments survive a reload of the page.
 import { signal } from "@preact/signals";
 import { html } from "./html.js";
 import { plural } from "./format.js";

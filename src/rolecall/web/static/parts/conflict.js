@@ -1,4 +1,4 @@
-// Work of a member that could not be merged: what it conflicts with, and what a person can do.
+// A member's work that could not be merged: the conflicts, and what a person can do about them.
 import { html, useState } from "./html.js";
 import { me, post } from "./net.js";
 import { ActionButton, Dialog, notify, Problem } from "./controls.js";

@@ -1,4 +1,4 @@
-// Small pieces that several pages use.
+// Small components that several pages use.
 import { html, useEffect, useErrorBoundary, useRef, useState } from "./html.js";
 import { ago, moment } from "./format.js";
 import { signal } from "@preact/signals";
@@ -31,7 +31,7 @@ export function Problem({ error, retry }) {
   </div>`;
 }
 
-// Shows its children; if they cannot be drawn, shows the error instead, and the rest of the page works.
+// Shows its children. If they cannot be drawn, shows the error instead, so that the rest of the page still works.
 export function Boundary({ what, children }) {
   const [error, reset] = useErrorBoundary((problem) => console.error(problem));
   if (!error) return children;
@@ -44,7 +44,7 @@ export function Empty({ title, children }) {
 
 export const Loading = () => html`<p class="loading" role="status">Loading…</p>`;
 
-// A button that shows when it is busy, and what went wrong.
+// A button that shows whether its action is running, and what went wrong.
 export function ActionButton({ run, children, class: name = "", onError = notifyError, disabled, ...rest }) {
   const [isBusy, setBusy] = useState(false);
   const press = async () => {
@@ -84,7 +84,7 @@ export function Messages() {
 
 export function Dialog({ title, onClose, children }) {
   const box = useRef(null);
-  const wasPressed = useRef(false); // beside the dialog: a selection that only ends there closes nothing
+  const wasPressed = useRef(false); // outside the dialog; a text selection that only ends outside must not close it
   useEffect(() => {
     const before = document.activeElement;
     box.current.showModal();
@@ -129,7 +129,7 @@ export function Checkbox({ label, hint, error, value, set }) {
     ${error ? html`<small class="wrong" role="alert">${error}</small>` : null}</label>`;
 }
 
-// Loads the next page when it comes into view.
+// A button that loads the next page when the button comes into view.
 export function More({ load, children }) {
   const box = useRef(null);
   const newest = useRef(load);

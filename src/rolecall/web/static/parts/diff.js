@@ -1,14 +1,14 @@
-// A patch, file by file, with line numbers; a person can comment on lines.
+// A patch, file by file, with line numbers. A person can comment on the lines.
 import { html, useMemo, useState } from "./html.js";
 import { plural } from "./format.js";
 import { Loading, Problem } from "./controls.js";
 import { useGet } from "./net.js";
 import { addComment, comments, RemoveButton, removeComment } from "./comments.js";
 
-const MOST_LINES = 1500; // of one file that are drawn at once
-const MOST_OPEN = 3000; // lines of all files that are open before somebody opens more
+const MOST_LINES = 1500; // how many lines of a file are drawn at once
+const MOST_OPEN = 3000; // files are open at first up to this many lines in total
 
-// A name as git writes it: with odd characters it is quoted like a text in C.
+// Reads a file name as git writes it: a name with unusual characters is quoted like a string in C.
 function unquote(name) {
   if (!name.startsWith('"')) return name.replace(/\t$/, "");
   const signs = { t: "\t", n: "\n", r: "\r" };
@@ -47,7 +47,7 @@ export function parsePatch(text) {
   return files;
 }
 
-// `part` has a patch and the paths of files that are `omitted` from it, which `source` sends one by one.
+// `part` has a patch and the paths of `omitted` files. `source` is the path of the API for the patch of a single file.
 export function Diff({ part, source, query, thread, canComment }) {
   const files = useMemo(() => parsePatch(part.diff || ""), [part.diff]);
   const omitted = part.omitted || [];
@@ -63,7 +63,7 @@ export function Diff({ part, source, query, thread, canComment }) {
       change=${(part.changes || []).find((one) => one.path === path)} canComment=${canComment} />`)}</div>`;
 }
 
-// A file that is read when somebody opens it.
+// A file whose patch is loaded when a person opens the file.
 function Omitted({ path, source, query, change, ...rest }) {
   const [isOpen, setOpen] = useState(false);
   const { data, error } = useGet(isOpen ? source : null, { ...query, path });
@@ -78,7 +78,7 @@ function Omitted({ path, source, query, change, ...rest }) {
 
 const sizeOf = (file) => file.hunks.reduce((sum, hunk) => sum + hunk.lines.length, 0);
 
-// The hunks that have the first `most` lines of a file.
+// Returns the hunks, cut after the first `most` lines of a file.
 function firstLines(hunks, most) {
   let left = most;
   return hunks.map((hunk) => {

@@ -1,4 +1,4 @@
-// What somebody writes and has not sent yet, by thread and the head that they saw. It outlasts a look at another page.
+// Unsent answers, by thread and the head that the person saw. A draft survives a visit to another page.
 import { useState } from "preact/hooks";
 
 const keyOf = (thread, head) => `draft ${thread} ${head}`;

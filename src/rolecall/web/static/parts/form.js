@@ -1,10 +1,10 @@
-// A form made from a JSON Schema: a choice of status, a control for each field, each problem at its field.
+// A form made from a JSON Schema: a choice of status and a control for each field, with problems shown at the fields.
 import { html, useState } from "./html.js";
 import { ActionButton, Checkbox, Field, Problem } from "./controls.js";
 import { useDraft } from "./drafts.js";
 import { labelOf } from "./format.js";
 
-let made = 0; // each has radio buttons of its own
+let made = 0; // numbers the forms, because each form needs its own group of radio buttons
 const WHOLE = "answer as JSON"; // the only field of a form whose schema does not list its fields in one place
 
 export function Form({ thread, question, error, submit, more }) {
@@ -51,7 +51,7 @@ export function Form({ thread, question, error, submit, more }) {
   </div>`;
 }
 
-// The fields of a form, needed ones first.
+// Returns the fields of a form, required fields first.
 function fieldsOf(form, statusField) {
   const listed = form.schema.properties || {};
   const isListed = Object.keys(listed).length && form.required.every((name) => name in listed);
@@ -63,7 +63,7 @@ function fieldsOf(form, statusField) {
     .sort((one, other) => rank(other) - rank(one));
 }
 
-// A schema that takes one kind of value or null is that of this kind; nothing typed then means null.
+// Removes null from a schema that accepts null and one other kind of value. An empty field then means null.
 function withoutNull(schema) {
   const types = Array.isArray(schema.type) ? schema.type.map((type) => ({ type })) : null;
   const kinds = schema.anyOf || schema.oneOf || types || [];
@@ -123,7 +123,7 @@ function readValue(schema, value, isNeeded) {
   try {
     return JSON.parse(value);
   } catch {
-    if (!schema.type || schema.type.includes("string")) return value; // a plain text fits, too
+    if (!schema.type || schema.type.includes("string")) return value; // a plain text also fits the schema
     throw new Error("This must be JSON.");
   }
 }

@@ -1,4 +1,4 @@
-// Times, amounts and ids as people read them.
+// Formats times, amounts and ids for people.
 const MINUTE = 60_000, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
 
 export function ago(ms, now = Date.now()) {
@@ -58,13 +58,14 @@ const ROLE_NAMES = { $PERSON: "a person", $FORK: "fork", $START: "start", $END: 
 
 export const roleName = (name) => ROLE_NAMES[name] || name;
 
-// A field of an output as a label.
+// Returns the label for a field of an output.
 export const labelOf = (name) => name.replace(/^\$/, "").replaceAll("_", " ");
 
-// Who gave the answer of a step, as far as it is recorded: {person, door, address}. An agent's output may say anything.
+// Who answered a step, if recorded: {person, door, address}. An agent could write anything into an output, so only a
+// person's step is trusted.
 export const answeredBy = (step) => step.by || (step.role === "$PERSON" ? step.output?.by : null) || null;
 
-// The step that followed `head` in a list of steps, newest first.
+// Returns the step that followed `head` in a list of steps, newest first.
 export function stepAfter(steps, head) {
   const at = steps.findIndex((step) => step.hash === head);
   return at > 0 ? steps[at - 1] : null;

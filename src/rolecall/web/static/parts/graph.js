@@ -1,4 +1,4 @@
-// A graph of places and lines, laid out by dagre: a workflow with its live state, or tasks by dependency.
+// A graph of nodes ("places") and lines, laid out by dagre: a workflow with its live state, or tasks with dependencies.
 import { html, useEffect, useState } from "./html.js";
 
 let dagre = null;
@@ -18,8 +18,8 @@ function useLayout(places, lines, isDown) {
 }
 
 const HEIGHT = 40;
-const SMALLEST = 0.7; // how far a wide graph shrinks before it scrolls
-const LOOP = 26; // how far a line from a place to itself reaches out
+const SMALLEST = 0.7; // the scale to which a wide graph shrinks before it scrolls
+const LOOP = 26; // the distance that a line from a place to itself extends from the place
 const widthOf = (text) => Math.min(260, 7.2 * text.length);
 const widthOfLabel = (text) => widthOf(text) * 0.86 + 8;
 const isLoop = (line) => line.source === line.target;
@@ -32,7 +32,7 @@ function layOut(places, lines, isDown) {
   for (const { id, text } of places) {
     const own = Math.max(64, widthOf(text) + 34);
     const room = { width: own, height: HEIGHT, own };
-    // A line from a place to itself is drawn beside the place, in space reserved for it.
+    // A line from a place to itself is drawn next to the place, in space reserved here.
     if (loops.has(id) && isDown) room.width += 2 * (LOOP + widthOf(loops.get(id)));
     if (loops.has(id) && !isDown) room.height += 2 * (LOOP + 16);
     graph.setNode(id, room);

@@ -1,4 +1,4 @@
-// What every component needs from the libraries.
+// The parts of the libraries that every component needs.
 import { h, render } from "preact";
 import htm from "htm";
 

@@ -1,26 +1,26 @@
-// The one event stream of the page. It is open while somebody can see the page, and says when the connection is lost.
+// The page's only event stream. It is open while the page is visible, and reports when the connection is lost.
 import { signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { get, needsSignIn } from "./net.js";
 
 export const connection = signal("opening"); // opening, open, lost
-export const problems = signal({}); // why a thread could not be run, by its id
+export const problems = signal({}); // the reasons why threads could not be run, by the ids of the threads
 
 const listeners = new Set();
 let source = null;
-let watched = ""; // the thread of which everything is sent
-let last = null; // the number of the newest event that the page knows of, null before it has begun
-let wasAway = false; // whether notices may be missing, which only open streams get
+let watched = ""; // the thread whose events are all sent
+let last = null; // the number of the newest event known to the page, or null before the stream begins
+let wasAway = false; // whether the page might have missed notices, which only open streams receive
 let retry = 0;
 
-// Begin, after the event that is the newest in what was loaded. Later calls do nothing.
+// Begin the stream after the newest event that the loaded data includes. Later calls do nothing.
 export function startStream(after) {
   if (last != null) return;
   last = after;
   openStream();
 }
 
-// Have everything of a thread sent, from what came after its state was read; "" for none.
+// Receive all events of a thread that follow the event `after`. With "", no thread is watched.
 export function watchThread(thread, after = Infinity) {
   watched = thread;
   if (last == null) return; // the first stream is opened once everything is loaded
@@ -30,7 +30,7 @@ export function watchThread(thread, after = Infinity) {
 
 function openStream() {
   closeStream();
-  // A browser has six connections to a server for all its tabs, so a tab that nobody sees has none.
+  // A browser opens only six connections to a server for all its tabs, so a hidden tab uses none.
   wasAway ||= document.hidden;
   if (document.hidden || last == null) return;
   const query = new URLSearchParams({ after: last, ...(watched ? { thread: watched } : {}) });
@@ -54,9 +54,9 @@ function openStream() {
   };
 }
 
-// A browser gives up after an error reply: while a server restarts behind a proxy, or because it is not signed in.
+// A browser gives up after an error reply, which it gets while a server restarts behind a proxy, or if not signed in.
 async function tryAgain() {
-  await get("/me").catch(() => {}); // which notes that it has to sign in
+  await get("/me").catch(() => {}); // sets `needsSignIn` if the browser is not signed in
   if (!needsSignIn.value) retry = setTimeout(openStream, 2000);
 }
 
@@ -66,7 +66,7 @@ function closeStream() {
   source = null;
 }
 
-document.addEventListener("visibilitychange", openStream); // what a tab missed comes when it is seen
+document.addEventListener("visibilitychange", openStream); // a tab receives the events it missed when it is shown
 
 function forgetProblem(thread) {
   if (!(thread in problems.value)) return;

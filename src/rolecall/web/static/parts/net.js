@@ -14,7 +14,7 @@ export class Refused extends Error {
 
 const early = new Map();
 
-// Fetch something before the page that needs it is loaded; the first call for it gets this reply.
+// Fetch a path before the page that needs the reply is loaded. The first call for the path gets this reply.
 export function fetchEarly(path) {
   const found = call(path);
   found.catch(() => {});
@@ -24,7 +24,7 @@ export function fetchEarly(path) {
 
 const first = [];
 
-// The number of the oldest event that may be missing in what was loaded first.
+// The number of the oldest event that might be missing in the data that was loaded first.
 export async function firstEvent() {
   const replies = await Promise.allSettled(first);
   const numbers = replies.map((one) => one.value?.lastEvent).filter((one) => one != null);
@@ -59,9 +59,9 @@ export function post(path, body = {}, more = {}) {
   return call(path, { method: "POST", headers, body: JSON.stringify(body) });
 }
 
-const keys = new Map(); // of requests that were not answered, by what they ask for
+const keys = new Map(); // the keys of unanswered requests, by path and body
 
-// Start something. A repeated request after a lost reply has the same key, so it starts only once.
+// Send a request that creates something. If it is repeated after a lost reply, it has the same key and creates nothing.
 export async function postOnce(path, body = {}) {
   const wanted = path + JSON.stringify(body);
   if (!keys.has(wanted)) keys.set(wanted, makeKey());
@@ -89,7 +89,8 @@ export function toQuery(query) {
   return kept.length ? `?${new URLSearchParams(kept)}` : "";
 }
 
-// Tells which replies to use: a reply is too late once that of a later call has been used. Each call takes a turn.
+// Returns a function that each call uses to take a turn. A turn tells whether the reply of its call is in time: a reply
+// is too late once the reply of a later call has been used.
 export function makeTurns() {
   let sent = 0, used = 0;
   return () => {
@@ -101,7 +102,7 @@ export function makeTurns() {
   };
 }
 
-// What a path answers, as {data, error, reload, isLoading}; asked again when the path changes.
+// The reply to a path as {data, error, reload, isLoading}. The path is requested again when it changes.
 export function useGet(path, query) {
   const address = path && path + toQuery(query);
   const [state, setState] = useState({ data: null, error: null, isLoading: true, address: null });

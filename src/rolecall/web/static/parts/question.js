@@ -1,4 +1,4 @@
-// What a thread waits for, and the controls that continue it: a form, a text, a higher limit, another try.
+// What a thread waits for, and the controls that continue the thread: a form, a text, a higher limit, another try.
 import { html, Prose, signal, useEffect, useRef, useState } from "./html.js";
 import { me, post, useGet } from "./net.js";
 import { ActionButton, Field, notify, Problem, When } from "./controls.js";
@@ -7,7 +7,7 @@ import { agentName, answeredBy, roleName, stepAfter } from "./format.js";
 import { comments, forgetComments, PendingComments } from "./comments.js";
 import { forgetDraft, readDraft, useDraft } from "./drafts.js";
 
-// Threads, by id, to which somebody is writing an answer on this page.
+// The ids of the threads for which a person is writing an answer on this page.
 export const drafts = signal({});
 
 function markDraft(thread, isTyped) {
@@ -18,8 +18,8 @@ function markDraft(thread, isTyped) {
 
 const KINDS = { answer: AnswerRole, reply: AnswerQuestion, raise: RaiseLimit, retry: Retry, crashed: RunAgain };
 
-// `level` is the tag of its heading, and `more` an extra button. An answer belongs to the head that the person saw. If
-// the thread moves on, the typed text stays, and nothing is sent until the person has seen what happened.
+// `level` is the tag of the heading, and `more` is an extra button. An answer belongs to the head that the person saw.
+// If the thread moves on, the typed text stays, and nothing is sent until the person has seen what happened.
 export function Question({ thread, onDone = () => {}, level = "h2", more = null }) {
   const current = thread.question;
   const isKept = useRef(current && readDraft(thread.thread, current.head) !== null).current;
@@ -37,7 +37,7 @@ export function Question({ thread, onDone = () => {}, level = "h2", more = null 
     draft.isTyped = isTyped;
     markDraft(thread.thread, isTyped);
   };
-  const keep = () => { // what was typed, for the question that is asked by now
+  const keep = () => { // keeps the typed text for the question that is asked now
     draft.question = current;
     redraw((old) => old + 1);
   };
@@ -48,7 +48,7 @@ export function Question({ thread, onDone = () => {}, level = "h2", more = null 
     redraw((old) => old + 1);
     onDone();
   };
-  const lose = () => { // somebody else was first: load what happened, and keep what was typed
+  const lose = () => { // another person was first: loads what happened, and keeps the typed text
     setTyped(true);
     onDone();
   };
@@ -63,7 +63,7 @@ export function Question({ thread, onDone = () => {}, level = "h2", more = null 
   </section>`;
 }
 
-// Says who was first.
+// Says who answered first.
 function WentOn({ thread, question, keep, forget }) {
   const { data } = useGet(`/threads/${thread.thread}/steps`, { max: 40, head: thread.head });
   const first = data && stepAfter(data.steps, question.head);

@@ -1,8 +1,8 @@
-// Addresses: every view has one. `navigate` changes it without loading the page again.
+// The addresses of views. `navigate` changes the address without loading the page again.
 import { signal } from "@preact/signals";
 
 export const route = signal(read());
-export const title = signal(""); // of the page that is shown
+export const title = signal(""); // the title of the current page
 
 function read() {
   return { path: location.pathname, query: Object.fromEntries(new URLSearchParams(location.search)) };
@@ -16,10 +16,10 @@ export function navigate(address, { replace = false } = {}) {
   route.value = read();
   if (replace) return;
   scrollTo(0, 0);
-  document.getElementById("main")?.focus({ preventScroll: true }); // what one tabs to next is on the page
+  document.getElementById("main")?.focus({ preventScroll: true }); // so that the Tab key moves to the page's content
 }
 
-// Change part of the query of the present address.
+// Change parts of the query in the current address.
 export function setQuery(changes) {
   const query = new URLSearchParams(location.search);
   for (const [name, value] of Object.entries(changes)) {

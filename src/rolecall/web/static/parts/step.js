@@ -1,4 +1,4 @@
-// One step of a chain: who answered what, and on demand the prompt, the tool calls, the files and failed attempts.
+// One step of a chain: who answered, the answer and, on demand, the prompt, tool calls, files and failed attempts.
 import { html, Prose, useEffect, useRef, useState } from "./html.js";
 import { me, useGet } from "./net.js";
 import { Loading, Problem, Status, Tabs, When } from "./controls.js";

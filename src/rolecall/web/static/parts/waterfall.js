@@ -2,7 +2,7 @@
 import { html } from "./html.js";
 import { duration, plural, roleName } from "./format.js";
 
-const LONGEST_GAP = 0.12; // of all work
+const LONGEST_GAP = 0.12; // the longest wait that is drawn, as a share of all working time
 
 export function Waterfall({ steps, onChoose }) {
   const ordered = [...steps].reverse();
