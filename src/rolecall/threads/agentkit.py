@@ -8,9 +8,10 @@
     if __name__ == "__main__":
         agentkit.run(work)
 
-The engine calls the program with a thread and a role. The program opens the same store, builds the prompt and the
-context as the engine does, calls the function, parses its answer (frontmatter, one correction, the extract model),
-stores the step and prints the step's id. Only the engine that called the program moves the head or any other ref.
+The engine calls the program with a thread and a role. The program opens the engine's store, builds the prompt and the
+context as the engine does, calls the function, parses the function's answer (frontmatter, one correction, the extract
+model), stores the step and prints the step's id. Only the engine that called the program moves the head or any other
+ref.
 """
 
 from __future__ import annotations

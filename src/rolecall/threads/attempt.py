@@ -55,12 +55,12 @@ _LITERAL = 60
 
 
 class AgentAnswer(NamedTuple):
-    """The text that an agent gave, and its session."""
+    """The text of an agent's answer, and the session in which the agent gave it."""
 
     text: str
     session: str
     step: str = ""
-    """The id of a step that an external agent put into the store."""
+    """The id of the step that an external agent put into the store; otherwise empty."""
     is_unread: bool = False
     """Whether the agent was unable to correct the answer, so that only the extract model can find the output."""
     taken: StepResult | None = None
@@ -82,7 +82,7 @@ class StepResult(NamedTuple):
     """The id of a step that an external agent stored with `rolecall.agentkit`; the engine commits that step
     unchanged."""
     given: str = ""
-    """The id of a step from an external agent that knows only uwf's fields."""
+    """The id of a step from an external agent that knows only uwf's fields; otherwise empty."""
     group: str = ""
     """The roster of the group whose members' results the step joins."""
     used: Mapping[str, float] | None = None
@@ -94,7 +94,7 @@ class StepResult(NamedTuple):
     is_exact: bool = True
     """Whether nobody else changed files while the step was taken over. If not, the step cannot be found by its key."""
     by: Mapping[str, str] | None = None
-    """If a person answered, that person and where the answer came from."""
+    """If a person answered, that person and the door that the person used."""
 
 
 class Attempt:
@@ -151,7 +151,7 @@ class Attempt:
             self.started_at = self.note.started_at
         self.tries = len(list(self._attempts()))
         self._starts_over = bool(state.eval)
-        """Whether to undo the changes of an earlier attempt at the step first, as evaluations do."""
+        """Whether to undo the changes of an earlier attempt before asking the agent, as evaluations do."""
 
         self._live = mask.stream()
         self._remarks: list[str] = []
@@ -287,7 +287,7 @@ class Attempt:
             workdir=self.workdir,
             can_fork=getattr(cast.agent, "can_fork", False),
             fork=fork_of(self.store, self.state),
-            # If an attempt failed, the session it started from may be the cause.
+            # The session from which a failed attempt started may be the cause of the failure.
             origin=None if self.tries and not self.lost_sessions else self._origin,
             interrupted=self.note if self._is_left_here() else None,
             lost=self.lost_sessions,
@@ -430,7 +430,8 @@ class Attempt:
             await self._send_files(tree.found if tree else None)
 
     async def leave_files(self) -> None:
-        """Record the files that the role left and its changes to them. Report changes by a read-only role."""
+        """Record the files that the role left, and the changes that the role made. Report changes by a read-only
+        role."""
         tree = await self.files.leave(self.tree, self.started_at)
         if self._is_owner:
             self._note_tree(tree)
@@ -474,7 +475,7 @@ class Attempt:
 
     @property
     def question(self) -> KeyInput:
-        """The inputs of the question that the role is about to be asked."""
+        """The question that the role is about to be asked, from which the parts of the key are computed."""
         found = self.tree.found if self.tree else None
         return KeyInput(
             self.loaded,
@@ -586,7 +587,7 @@ class Attempt:
         kept: tuple[str, ...] = ()
         if self.note.unread:
             kept = (*_OF_SESSION, *_OF_ANSWER)
-        elif self.note.session and ending not in ("failed", "killed"):  # perhaps because of the session
+        elif self.note.session and ending not in ("failed", "killed"):  # the session may be the cause
             kept = _OF_SESSION
         note = AttemptNote(**{key: getattr(self.note, key) for key in kept})
         draft = self.store.draft()

@@ -21,10 +21,10 @@ CHANGED_ANYWAY = "is read-only, but the work folder has changed"
 
 @dataclass
 class AttemptFiles:
-    """Records the files of a work folder, and writes recorded ones into it."""
+    """A recorder of the files in a work folder, which can also restore recorded files."""
 
     trees: Trees | None
-    """Records and restores snapshots; if None, nothing is recorded."""
+    """The recorder of snapshots; if None, nothing is recorded."""
     workdir: str
     loaded: LoadedThread
     role: str
@@ -98,7 +98,7 @@ class AttemptFiles:
     # -- read-only roles --
 
     def watch(self, tree: StepTree | None, *, must_stay: bool) -> None:
-        """Prepare `leave` to report changes by a role that must not write, if `must_stay`. Snapshots show most changes;
+        """If `must_stay`, prepare `leave` to report changes by a role that must not write. Snapshots show most changes;
         without a snapshot, the whole folder is compared."""
         self._watched = (tree is not None, self._look_at_rest(tree)) if must_stay else None
 

@@ -143,8 +143,8 @@ def put_step(
     if can_stand and fields["parts"] and attempt.parts and (key := key_of(attempt.parts)):
         draft.set_fact(key_name(key), {"step": step, "thread": attempt.thread})
     for made in attempt.commits():
-        # The step of a group or a nested workflow is stored later than the inner step that made the commit, which is
-        # kept.
+        # The inner step that made a commit is stored before the step of its group or nested workflow, so a step that is
+        # already recorded is kept.
         if attempt.store.ref(name := key_name(f"commit-{made}")) is None:
             draft.set_fact(name, {"step": step, "thread": attempt.thread})
     return step, onward

@@ -48,7 +48,7 @@ class Outlook(NamedTuple):
 
     reused: tuple[Ahead, ...]
     asks: str | None
-    """The first role that would be asked, or None if no role would be."""
+    """The first role that would be asked, or None if no role would be asked."""
     reason: str
     """Why this role is asked, or why the thread would end or stop."""
     forecast: Forecast

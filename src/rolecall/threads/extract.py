@@ -43,12 +43,12 @@ class Completion(NamedTuple):
 class Extracted:
     output: Mapping[str, Any]
     usage: Mapping[str, int]
-    """The sum over all tries."""
+    """The usage, summed over all tries."""
     attempts: tuple[Try, ...]
 
 
 Ask = Callable[[Endpoint, Sequence[Message]], Awaitable[Completion]]
-"""Send one question to the model, or raise `ExtractError` if the model does not answer."""
+"""Sends one question to the model, or raises `ExtractError` if the model does not answer."""
 
 
 async def chat(endpoint: Endpoint, messages: Sequence[Message]) -> Completion:

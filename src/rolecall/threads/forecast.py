@@ -24,7 +24,8 @@ AMOUNTS = ("cost", "tokens", "minutes")
 MOST_THREADS = 200
 """The maximum number of earlier threads that a forecast uses, newest first."""
 MOST_STEPS = 20_000
-"""The number of steps of these threads, and of the threads that played their roles, after which no more are read."""
+"""Once this many steps of these threads, and of the threads that played their roles, have been read, no further thread
+is read."""
 _PAGE = 500
 _MOST_PAGES = 20
 _DRAWS = 200
@@ -40,7 +41,7 @@ class Range(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The amounts that a thread used from one step to its end; None if unknown."""
+    """The amounts that a thread used from one step to its end. An amount is None if it is unknown."""
 
     cost: float | None = None
     tokens: float | None = None

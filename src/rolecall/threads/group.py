@@ -16,8 +16,7 @@ from rolecall.threads.state import Status, ThreadState
 from rolecall.workflow.model import Group
 
 ALIKE = 3
-"""The number of members that must fail for the same reason, before any member is done, to stop the group from starting
-more."""
+"""If this many members fail for the same reason before any member is done, no more members are started."""
 _WHOLE = ("steps", "turns", "tokens")
 """The amounts that are counted in whole numbers."""
 _VARYING = re.compile(r"[0-9A-HJKMNP-TV-Z]{13,26}|\d+")
@@ -143,7 +142,7 @@ def load_standing(stored: Mapping[str, Any]) -> Standing:
 
 class Decision(NamedTuple):
     start: Mapping[int, Amounts] = {}
-    """The members to start, or to continue with a larger share, and the limits of each."""
+    """The limits of each member to start, or to continue with a larger share, by the member's number."""
     stop: str = ""
     """Why the unfinished members are stopped, or empty to let them run."""
     join: bool = False

@@ -62,7 +62,7 @@ MOST_OUTPUT = 20_000
 
 
 def show(kind: str, folder: WorkFolder) -> dict[str, Any]:
-    """Return the description of a recorded folder, with the folder's current state."""
+    """Describe a recorded folder and its current state."""
     shown = {"kind": kind, **folder.dump(), "state": _state(folder)}
     if folder.is_removed:
         return shown
@@ -287,7 +287,7 @@ def _note_merge(
         passed = {"check": list(check)} if check else {}
         draft.event(ref.id, "folder_merged", {"branch": folder.branch, "head": result.commit, **passed})
     if noted != folder:
-        ref = read_thread(store, ref.id) or ref  # a merge can take minutes
+        ref = read_thread(store, ref.id) or ref  # the thread may have moved, because a merge can take minutes
         folders = {kind: noted if one == folder else one for kind, one in ref.state.folders.items()}
         move(draft, ref, ref.state._replace(folders=folders))
     draft.commit()
@@ -338,8 +338,8 @@ async def prepare_check(
     cancel: Cancel | None,
     sandbox: Policy | None = None,
 ) -> merge_files.Check | None:
-    """Return a function that runs the command `command` to check a merge of a thread, or None if there is no command.
-    End a check that a dead process left running."""
+    """Return a function that runs `command` to check a merge of a thread, or None if there is no command. First end a
+    check that a dead process left running."""
     if not command:
         return None
     run = check_run(thread)

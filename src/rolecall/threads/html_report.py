@@ -76,7 +76,7 @@ _COLOURS = 6
 _AT_THE_TOP = ("reason", "steps", "reused", "continue with")
 """The rows that the top of a page already shows."""
 _MOST_MEMBERS = 500
-"""The maximum number of members that a page shows for one group, unless there is no limit."""
+"""The maximum number of a group's members on a page, unless the page has no `limit`."""
 
 
 def page(

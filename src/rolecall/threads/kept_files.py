@@ -1,5 +1,5 @@
-"""The recorded files of a store's steps. They are collected and verified by the nodes that name them, and can be
-bundled."""
+"""The recorded files of a store's steps. They are collected and verified together with the nodes that name them, and
+can be written to bundles."""
 
 from __future__ import annotations
 

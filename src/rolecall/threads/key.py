@@ -31,7 +31,7 @@ OF_ROLE = (
     *("description", "prompt", "procedure", "output", "schema", "capabilities"),
     *("resume", "extract", "may_start_threads", "knowledge"),
 )
-"""The fields of a role that its result depends on."""
+"""The fields of a role that the role's result depends on."""
 
 ROUND = 1_000_000
 """The number that each earlier repeat of an evaluation adds to `repetition`. It is larger than the number of times that

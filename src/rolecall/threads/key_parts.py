@@ -70,7 +70,7 @@ class KnownStep(NamedTuple):
 
 
 def find_step(store: Store, key: str) -> KnownStep | None:
-    """Return the newest finished step with this key, or None if there is none in the store."""
+    """Return the newest finished step with this key, or None if the store does not contain one."""
     ref = store.ref(key_name(key)) if key else None
     if ref is None or not store.has(ref.state["step"]):
         return None
@@ -80,7 +80,7 @@ def find_step(store: Store, key: str) -> KnownStep | None:
 async def find_parts(setup: Setup, asked: KeyInput, agent: object) -> Parts:
     """Return the parts of the step for which an agent is about to be asked."""
     adapter, folder = adapter_of(agent), asked.workdir
-    if adapter == "workflow":  # its definition counts; its steps have keys with their own agents
+    if adapter == "workflow":  # identified by its definition, because its steps have their own keys
         name, version = str(getattr(agent, "workflow", "")), ""
         with suppress(RolecallError):  # the problem is reported when the workflow is asked
             version = setup.find_workflow(name, folder)

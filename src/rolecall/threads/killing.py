@@ -37,7 +37,7 @@ def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
     # A process that also runs other threads, possibly this one, gets no signal; it notices when it checks its leases.
     is_shared = lease.get("shared") or lease.get("pid") == os.getpid()
     process = ask_to_stop(lease) if lease and not is_shared else None
-    lifecycle.tell_service(ref)  # now, or the service might end the process before we report it
+    lifecycle.tell_service(ref)  # only now: the service might end the process before we can report it
 
     was_stuck, deadline = False, monotonic() + _STOP_SECONDS
     while process is not None and holder.is_alive(lease, now=0):

@@ -168,13 +168,14 @@ def fork(
     also: Also | None = None,
 ) -> ThreadRef:
     """Create a thread that shares the chain up to `at`, which is a start or a step. A different workflow or prompt adds
-    a new start, which can also have a different work folder, `cwd`; without it, a fork is just one ref. The fork keeps
-    the agents of `source`, unless `agent` or `workflow` is given. `cell` holds what an evaluation chooses for the fork.
+    a new start, which can also have a different work folder, `cwd`; without a new start, a fork is just one ref. The
+    fork keeps the agents of `source`, unless `agent` or `workflow` is given. `cell` holds what an evaluation chooses
+    for the fork.
 
     The fork works in its own folders, which begin with the files of that step. `trees` is the folder of the
     repositories that contain these files. Without `trees`, or if the step did not record its files, the fork shares the
     folder that `source` shares, and its own folders begin with the current state of the folders of `source`: a worktree
-    begins at the last commit there, and a copy begins as a copy."""
+    begins at the last commit of the worktree of `source`, and a copy is made from the copy of `source`."""
     chain, head = Chain(store, at), at
     if workflow is not None or prompt is not None:
         draft = store.draft()

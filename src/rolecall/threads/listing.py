@@ -131,7 +131,7 @@ def _lowest_id(ms: int, *, is_old: bool) -> str:
 
 
 def _read_page(store: Store, asked: Filter, before: str, limit: int) -> list[Ref]:
-    """Read a page of threads. Return a thread whose state cannot be read as damaged."""
+    """Read a page of threads. A thread whose state cannot be read is returned as damaged."""
     where = asked.where
     try:
         return store.refs("thread/", where=where, before=before, newest_first=True, limit=limit)

@@ -109,15 +109,15 @@ class LoadedThread:
         return "worktree" if is_own else "shared"
 
     def over_limit(self, role: str, raised: Mapping[str, float], used: JsonObject) -> Reached | None:
-        """Return the limit that forbids another step of `role`, or None. In `raised`, a limit for a single role is
-        named `ROLE.steps`, for example."""
+        """Return the limit that forbids another step of `role`, or None. `raised` are the limits that were raised for
+        this thread. The key of a limit for a single role begins with that role, as in `ROLE.steps`."""
         given = {**self.chain.start.limits, **raised}
         own = {
             key.rpartition(".")[2]: value for key, value in given.items() if key.rpartition(".")[0] == role
         }
         by_role = used.get("roles", {}).get(role, {})
         kinds = [("the thread", "", self.workflow.limits, given, used)]
-        if self.role(role).group is None:  # the limits of a group's role are those of each member
+        if self.role(role).group is None:  # the limits of a group's role apply to each member
             kinds.append((f"the role {role}", f"{role}.", self.role(role).limits, own, by_role))
         for whose, prefix, declared, extra, amounts in kinds:
             limits = {key: value for key, value in declared._asdict().items() if value is not None} | extra

@@ -318,7 +318,7 @@ class Members:
         return fate
 
     def _amounts_used(self, ref: ThreadRef, reserved: Amounts) -> Amounts:
-        """Return the share of the limited amounts that a member has used. If an agent did not report its cost, the
+        """Return what a member has used of the amounts that are limited. If an agent did not report its cost, the
         member counts as having spent all of the cost reserved for it."""
         used, last = self._usage_of(ref), Chain(self._store, ref.head).last
         has_agent = last is None or not is_unpaid(last.agent)
@@ -499,7 +499,7 @@ class Members:
         if granted is not None:
             kept["standing"] = self._standing.dump()
             slot = self._store.ref(thread.slot_name(parent.state.name, parent.id))
-            if slot is not None and "order" in slot.state:  # a fleet counts from this order
+            if slot is not None and "order" in slot.state:  # a fleet derives the id of its next order from it
                 kept["order"] = slot.state["order"]
         draft.move(ref.name, ref, ref.target, kept)
         if "seen" not in ref.state or not open_:

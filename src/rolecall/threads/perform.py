@@ -155,7 +155,7 @@ async def _ask(
     try:
         with contain(f"the agent {cast.name!r}"):  # adapters are third-party code and can raise anything
             given = protocol.ask(cast.agent, text, context=context)
-            # a function may not know that it should stop
+            # a function might not notice that it should stop
             if isinstance(cast.agent, FunctionType | MethodType | partial):
                 given = unless(cancel, f"the agent {cast.name!r}", given, grace=_GRACE)
             answered = await given

@@ -303,7 +303,7 @@ def _show_history(
 
 
 def _cut_members(step: ShownStep) -> tuple[dict[str, Any], int]:
-    """Return the output of a step. If the step's group is too large to show, leave out members, and return how many."""
+    """Return a step's output, and the number of members left out of it because their group is too large to show."""
     output, left = dict(step.output), NEWEST_STEP_LIMIT
     members = output.get("members", []) if step.agent == GROUP else []
     for place, member in enumerate(members):

@@ -3,8 +3,8 @@
 A commit that Rolecall makes from a thread's work names the step in its trailers, together with the step's seal
 (`seal.py`). A commit that an agent makes has no trailers; the step records the commit, and a later merge seals the
 step. A proof checks that the seal is correct, that a step left exactly the files of the commit, and that a merge
-contains only what its parents contained. To make a proof, either the store or a proof file and the repository are
-needed.
+contains only what its parents contained. Making a proof requires the repository, and either the store or an exported
+proof file.
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ class _Proving:
         self.problems.append(f"the merge has something that neither of its parents had, in {_join(changed)}")
 
     def _find_unknown(self, ours: str, theirs: str, steps: tuple[ProvenStep, ...]) -> None:
-        """Report the merged commits that no known step made as not covered."""
+        """Add the merged commits that no known step made to `uncovered`."""
         made = {one for step in steps for one in step.commits}
         for one in _read_commits(self.folder, theirs, f"^{ours}"):
             is_known = one.id in made or one.claim.step

@@ -65,7 +65,7 @@ class SealedChain(NamedTuple):
 
 
 def read_chain(path: str) -> SealedChain:
-    """Read a proof file, as `load_chain` does."""
+    """Read a proof file and parse its content, as `load_chain` does."""
     try:
         with open(path, "rb") as file:
             return load_chain(file.read(), path)
@@ -100,7 +100,7 @@ def load_chain(data: bytes, name: str) -> SealedChain:
 
 
 class Sealer:
-    """Computes the seals of steps in one store. A node that several steps share is read once."""
+    """The seals of steps in one store. A node that several steps share is read only once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

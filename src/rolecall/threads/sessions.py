@@ -156,7 +156,7 @@ def _find_obstacle(
     step: Step, session: str, tier: str, workdir: str, fork: Fork | None, can_fork: bool
 ) -> str | None:
     """Return the reason why the session of a step cannot be resumed, or None."""
-    if step.payload["cwd"] != workdir:  # a session belongs to its folder, where some agents would work
+    if step.payload["cwd"] != workdir:  # some agents would work in the session's own folder
         return f"the session belongs to {step.payload['cwd']}"
     if fork is not None and not can_fork:
         return "the session belongs to another thread"
@@ -215,4 +215,4 @@ class StoredMemory:
         draft = self._store.draft()
         fields = {"prev": ref.target if ref else None, "text": self._mask.text(text)}
         draft.move(name, ref, draft.put_as(thread.SESSION_SCHEMA, fields))
-        draft.commit(durable=False)  # survives a crash of the process, and the disk need not be awaited
+        draft.commit(durable=False)  # survives a crash of the process; the step's commit waits for the disk

@@ -99,7 +99,7 @@ class Setup:
     find_workflow: Callable[[str, str], str] = no_workflows
     """Takes the name of a workflow that plays a role, and a folder; returns the id of the stored workflow."""
     trees: Trees | None = None
-    """Records the files of each step; if None, no files are recorded."""
+    """The recorder of the files of each step; if None, no files are recorded."""
     work: str | None = None
     """The folder in which members' and child threads' own folders are created."""
     recall: Recaller = no_knowledge

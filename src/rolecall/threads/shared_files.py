@@ -259,7 +259,7 @@ class SharedFolder:
             node = entry.get("previous")
 
     def _find_missing(self, ref: Ref, sent: Sequence[JsonObject], trees: Trees) -> list[JsonObject]:
-        """Return the newest sends, back to the first whose objects are already on this machine."""
+        """Return the newest sends, down to but not including the first whose objects are already on this machine."""
         source, repository = self._folder.source, ref.state["repository"]
         trees.prepare(source, repository)
         missing = []

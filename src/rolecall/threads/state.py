@@ -400,7 +400,7 @@ def _is_news(store: Store, seen: ThreadRef, state: ThreadState, head: str) -> bo
             return False
         siblings = read_members(store, state.parent) if state.member and state.parent else ()
         return not any(one.state.until for one in siblings if one.id != seen.id)
-    if state.status == seen.state.status:  # changed folders, or the next question
+    if state.status == seen.state.status:  # only folders changed, or the next question is asked
         return state.status == Status.SUSPENDED and head != seen.head
     return state.is_over
 

@@ -201,7 +201,7 @@ def _part(trees: Trees, excerpt: Excerpt, found: Snapshot, left: Snapshot, step:
 
 
 class FileVersions(NamedTuple):
-    """A file as a step found it and as the step left it; None where the file did not exist."""
+    """A file as a step found it and as the step left it. A text is None if the file did not exist."""
 
     path: str
     """The absolute path of the file."""
@@ -277,7 +277,7 @@ class _Writer(NamedTuple):
 
 
 class _History:
-    """The states of a thread's files, oldest first, and the step or attempt that made each state; None if none did."""
+    """The states of a thread's files, oldest first, each with the step or the attempt that made it, if any."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

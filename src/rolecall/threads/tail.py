@@ -55,7 +55,7 @@ class _Members:
         self._next = 1
         """The lowest number of a member that has not been started yet."""
         self._open: dict[int, int] = {}
-        """The sequence number of the last event that was read of each unfinished member, by the member's number."""
+        """The sequence number of the last event read from each unfinished member, by the member's number."""
 
     def _id(self, number: int) -> str:
         return member_id(self._roster.at, number, f"{self._parent}/{self._roster.id}")

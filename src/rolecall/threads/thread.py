@@ -43,7 +43,7 @@ PERSON = "$PERSON"
 FORK = "$FORK"
 
 SHORTEST_PART = 3
-"""The minimum number of characters with which a part of a thread's id can name the thread."""
+"""The minimum length of a part of an id that can name a thread."""
 _SHORT = 6
 
 # -- node types --

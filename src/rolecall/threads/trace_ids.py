@@ -21,25 +21,26 @@ def trace_id(store: Store, thread: str, parent: str | None) -> str:
 
 
 def thread_span(thread: str) -> str:
-    """Return the span of a whole thread."""
+    """Return the id of the span of a whole thread."""
     return xxhash.xxh3_64_hexdigest(f"thread/{thread}".encode())
 
 
 def attempt_span(thread: str, head: str, previous: str | None) -> str:
-    """Return the span of an attempt, failed or not, after the node `head` and the failed attempt `previous`."""
+    """Return the id of the span of an attempt, failed or not, after the node `head` and the failed attempt
+    `previous`."""
     return xxhash.xxh3_64_hexdigest(f"attempt/{thread}/{head}/{previous or ''}".encode())
 
 
 def group_span(thread: str, roster: str) -> str:
-    """Return the span of a group. The group's members can compute the same span from their roster."""
+    """Return the id of the span of a group. The group's members can compute the same id from their roster."""
     return xxhash.xxh3_64_hexdigest(f"group/{thread}/{roster}".encode())
 
 
 def part_span(span: str, part: str) -> str:
-    """Return the span of a part of an attempt, such as the third tool call."""
+    """Return the id of the span of a part of an attempt, such as the third tool call."""
     return xxhash.xxh3_64_hexdigest(f"part/{span}/{part}".encode())
 
 
 def traceparent(trace: str, span: str) -> str:
-    """Return a span in the form of the W3C Trace Context."""
+    """Return a span as the value of a `traceparent` header of the W3C Trace Context."""
     return f"00-{trace}-{span}-01"

@@ -202,7 +202,7 @@ class Edit:
             self._routes[source] = (
                 old.python is None
                 and new.python is None
-                and old.name == new.name  # a template can use it
+                and old.name == new.name  # a template can use the name
                 and old.graph.get(source, ()) == edges
                 and all(_expression(old, name) == _expression(new, name) for name in names)
             )
@@ -247,7 +247,7 @@ class Edit:
 
     @cached_property
     def _has_same_code(self) -> bool:
-        """Whether both workflows are made from the same files. The files are not run to find out."""
+        """Whether both workflows are made from the same files. The comparison does not run these files."""
         places = [book.workflow.python or "" for book in (self.old, self.new)]
         code = [versions.digest(place) for place in places]
         return code[0] == code[1] != ""
@@ -265,7 +265,7 @@ def _expression(workflow: StoredWorkflow, condition: str) -> str | None:
 def _field(workflow: StoredWorkflow, role: str, name: str) -> Any:
     value = getattr(workflow.roles[role], name)
     if name == "schema" and value.get("title") == f"{workflow.name}.{role}":
-        return {key: inner for key, inner in value.items() if key != "title"}  # made from the names
+        return {key: inner for key, inner in value.items() if key != "title"}  # the title is derived
     return value
 
 

@@ -309,8 +309,8 @@ def step_page(store: Store, ref: ThreadRef, *, before: str | None = None, limit:
 
 
 def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, ThreadRef | None]:
-    """Return the node that `STEP`, `THREAD` or `THREAD#N` names; a thread without a number means its head. `at`
-    replaces `#N`, and can also be an id or `start`."""
+    """Return the node that `STEP`, `THREAD` or `THREAD#N` names, and the thread if `text` names one. A thread without a
+    number means the head of the thread. `at` replaces `#N`, and can also be an id or `start`."""
     name, _, number = text.partition("#")
     if not is_thread_id(name.upper()) and not number and at is None:
         try:

@@ -225,7 +225,7 @@ def make(kind: str, folder: WorkFolder) -> None:
         with _lock(folder):
             if not is_whole(folder):
                 _delete(folder.path)
-                with suppress(FileNotFoundError):  # of a folder that a person has removed
+                with suppress(FileNotFoundError):  # the mark remains if a person has removed the folder
                     os.unlink(_mark(folder))
                 if folder.branch:
                     _make_worktree(folder)
@@ -298,9 +298,9 @@ def shared_mark(path: str) -> str:
 
 
 def read_mark(path: str) -> dict[str, str]:
-    """Return the content of the mark next to a folder: the id of this `copy`, and its `tree` and `head`. If a process
-    died while changing the folder, return the tree `from` which (empty if there was no folder) and the tree `to` which
-    the process was changing the folder."""
+    """Return the content of the mark next to a folder: the id of this `copy`, and the `tree` and the `head` that the
+    folder contains. If a process died while changing the folder, the mark contains the tree before the change (`from`,
+    empty if there was no folder) and the tree after the change (`to`) instead."""
     try:
         with open(shared_mark(path), encoding="ascii") as file:
             return dict(json.load(file))

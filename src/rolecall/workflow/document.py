@@ -119,7 +119,8 @@ def _role(role: StoredRole, title: str) -> JsonObject:
 
 
 def _sandbox(sandbox: Sandbox | None) -> JsonObject:
-    """Return the key `sandbox`, if the sandbox is given. If its value is empty, the defaults apply."""
+    """Return the key `sandbox` with its value, or an empty mapping if there is no sandbox. An empty value means the
+    defaults."""
     return {} if sandbox is None else {"sandbox": sandbox_payload(sandbox)}
 
 
@@ -167,7 +168,7 @@ def dump(value: Any) -> str:
         return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style=style)
 
     Dumper.add_representer(str, text)
-    Dumper.add_multi_representer(str, text)  # a status, a hint
+    Dumper.add_multi_representer(str, text)  # a text of a subclass of str, such as a status or a hint
     dumped: str = yaml.dump(value, Dumper=Dumper, allow_unicode=True, sort_keys=False, width=100)
     return dumped
 

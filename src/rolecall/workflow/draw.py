@@ -330,7 +330,7 @@ class _Cell:
     width: float
     layer: int
     weight: float = 1.0
-    """How strongly the cell is drawn to the position it wants."""
+    """How much the cell's wanted position counts, compared with those of other cells."""
     x: float = 0.0
     above: list[_Cell] = field(default_factory=list)
     below: list[_Cell] = field(default_factory=list)

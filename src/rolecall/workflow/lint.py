@@ -736,7 +736,8 @@ class _Lint:
             self._error((*path, "check"), message, "Add `merge: queue`.", at_key=True)
 
     def _check_member_folders(self, name: str, group: Group, functions: Collection[str]) -> None:
-        """Report members that may write into one folder at the same time, unless the workflow explicitly allows it."""
+        """Report members that could write into the same folder at the same time, unless the workflow explicitly allows
+        it."""
         if group.at_once == 1 or group.times == 1 or self._roles[name].workdir == "shared":
             return
         for member in member_roles(self._workflow, name):

@@ -287,8 +287,8 @@ def nested_workflows(workflow: StoredWorkflow, roles: Iterable[str] | None = Non
 
 
 def own_folders(workflow: StoredWorkflow) -> list[Workdir]:
-    """Return the kinds of own folders that a thread of this workflow needs. Roles with the same kind share a folder.
-    Members of groups have folders of their own."""
+    """Return the kinds of folders of its own that a thread of this workflow needs. Roles with the same kind share a
+    folder. Members of groups have folders of their own."""
     teams = {name for role in workflow.roles.values() if role.group for name in role.group.roles}
     called = {edge.role for edges in workflow.graph.values() for edge in edges}
     only_members = teams - called if workflow.graph else set()  # without a graph, any role can be called
@@ -421,7 +421,7 @@ _ADDED: dict[str, Schema] = {
 }
 """The fields of a role that were added to the type, in the order in which they were added."""
 _OF_WORKFLOW = ("workdir", "on_crash", "reuse", "sandbox")
-"""Those of the added fields that a workflow has as well."""
+"""The added fields that a workflow has, as well as its roles."""
 
 
 def _extend(schema: Schema, key: str) -> Schema:

@@ -277,7 +277,7 @@ def forbidden(schema: JsonObject) -> Iterator[tuple[Path, list[str]]]:
 
 
 def contradictions(schema: JsonObject) -> Iterator[tuple[Path, str]]:
-    """Yield the upper bound of each pair of bounds that no value can meet, as the path of that bound and a message."""
+    """Yield the path of the upper bound, and a message, for each pair of bounds that no value can meet."""
     for part in _parts(schema, (), is_value=True):
         for low, high, may_be_equal in _BOUNDS:
             lowest, highest = part.schema.get(low), part.schema.get(high)

@@ -136,8 +136,8 @@ class Role(Generic[M]):
         agent: an adapter, an async function of (prompt, context), an agent spec such as
             `command:prog`, or None to use the configured agent. Members of a group take
             the specs of a list in turn.
-        prompt: a text, or an async function of the ThreadContext that returns one.
-        schema: a JSON Schema, a dataclass or a pydantic model. `meta` is an older name for it.
+        prompt: a text, or an async function of the ThreadContext that returns a text.
+        schema: a JSON Schema, a dataclass or a pydantic model. `meta` is an older name of this argument.
     """
 
     @overload
@@ -316,7 +316,8 @@ def check(
 
 
 class _Reader:
-    """Converts a workflow to the form of the YAML, and reports problems that only Python code can have."""
+    """A converter from a `Workflow` to the form of the YAML, which also reports problems that only Python code can
+    have."""
 
     def __init__(self, workflow: Workflow) -> None:
         self._workflow = workflow

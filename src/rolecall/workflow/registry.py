@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a workflow file is checked without a store
     from rolecall.store.store import Draft, Store
     from rolecall.workflow import pack, python, yaml
 else:
-    pack = Module("rolecall.workflow.pack")  # reads YAML, and most projects have no packs
+    pack = Module("rolecall.workflow.pack")  # imports a YAML reader, and most projects have no packs
     # A stored workflow runs without the parser and the checks.
     python = Module("rolecall.workflow.python")
     yaml = Module("rolecall.workflow.yaml")
@@ -312,8 +312,8 @@ _live: dict[str, Playbook] = {}
 
 
 def remember(node: str, playbook: Playbook) -> str:
-    """Use a workflow object of this process, which need not be in a file, for a stored workflow. Return the workflow's
-    id."""
+    """Remember the playbook of a stored workflow in this process, so that its functions need not be in a file. Return
+    the workflow's id."""
     if playbook.workflow.python is not None:
         _live[node] = playbook
     return node

@@ -329,7 +329,7 @@ def _make_role(**given: Any) -> StoredRole:
 
 
 class _RoleForm(Record[StoredRole]):
-    """A role. If a team plays the role, it needs no schema; if the role runs a command, its schema is known."""
+    """A role. A role that a team plays needs no schema, and the schema of a role that runs a command is known."""
 
     def read(self, value: Any, at: At) -> StoredRole | Unreadable:
         if isinstance(value, Mapping) and not value.keys() & set(_SCHEMA_KEYS):
