@@ -245,7 +245,7 @@ class Attempt:
             await self.leave_files()
         gone, tree = "the process that ran this attempt is gone", self.tree
         wants = on_crash_of(self.loaded.workflow, self.role) == "restore" and self._is_left_here()
-        # The thread of another workflow continues with its own files, and members of a group may share a folder.
+        # The thread of another workflow continues with its own files, and members of a group can share a folder.
         is_alone = self.loaded.chain.start.member is None or self.loaded.workdir_of(self.role) != "shared"
         if not wants or not is_alone or self.note.by.startswith("workflow:"):
             self.fail(f"{gone}; the files that it changed are kept" if tree and tree.changed else gone)
@@ -287,7 +287,7 @@ class Attempt:
             workdir=self.workdir,
             can_fork=getattr(cast.agent, "can_fork", False),
             fork=fork_of(self.store, self.state),
-            # The session from which a failed attempt started may be the cause of the failure.
+            # The session from which a failed attempt started might be the cause of the failure.
             origin=None if self.tries and not self.lost_sessions else self._origin,
             interrupted=self.note if self._is_left_here() else None,
             lost=self.lost_sessions,
@@ -587,7 +587,7 @@ class Attempt:
         kept: tuple[str, ...] = ()
         if self.note.unread:
             kept = (*_OF_SESSION, *_OF_ANSWER)
-        elif self.note.session and ending not in ("failed", "killed"):  # the session may be the cause
+        elif self.note.session and ending not in ("failed", "killed"):  # the session might be the cause
             kept = _OF_SESSION
         note = AttemptNote(**{key: getattr(self.note, key) for key in kept})
         draft = self.store.draft()
@@ -699,7 +699,7 @@ class Attempt:
             draft.move(self._ref.ref.name, self._ref.ref)
 
     def look_again(self) -> None:
-        """Read the note again, because a process that lost the thread may have added an attempt. Raise `Conflict` if
+        """Read the note again, because a process that lost the thread can have added an attempt. Raise `Conflict` if
         another process has written a note of its own, because that process has taken over the thread."""
         if not self._is_owner:
             return

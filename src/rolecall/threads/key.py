@@ -149,7 +149,7 @@ def describe_step(step: "ShownStep") -> list[Any]:
     """Return an earlier step without the values that depend on its thread: the ids, branches and folders of group
     members are left out."""
     output = step.output
-    if step.agent == GROUP and isinstance(output["members"], list):  # the list may be hidden from members
+    if step.agent == GROUP and isinstance(output["members"], list):  # the list can be hidden from members
         output = {**output, "members": [_describe_member(member) for member in output["members"]]}
     return [step.role, output, step.body.strip()]
 

@@ -48,7 +48,7 @@ def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
             break
         sleep(0.02)
     if not lease or process is not None:  # no other process will end the agents
-        with ThreadPoolExecutor(1) as other:  # the caller's thread may have a running event loop
+        with ThreadPoolExecutor(1) as other:  # the caller's thread might have a running event loop
             for run in _runs_of(store, ref):
                 other.submit(asyncio.run, end_leftovers(run)).result()
     for member in read_members(store, ref.id):

@@ -89,7 +89,7 @@ async def _play(
             return attempt.adopt(answer.step)
 
     found = reply.parse(answer.text, role.schema)
-    is_same_agent = attempt.agent == attempt.mask.text(cast.name)  # another agent may have left the answer
+    is_same_agent = attempt.agent == attempt.mask.text(cast.name)  # another agent might have left the answer
     can_correct = is_same_agent and answer.session and getattr(cast.agent, "can_resume", False)
     if isinstance(found, reply.ReplyProblem) and can_correct and not answer.is_unread:
         attempt.fail(f"the answer could not be read: {found.reason}")
@@ -118,7 +118,7 @@ async def _ask(
     needs_store = bool(getattr(cast.agent, "opens_store", False))
     inherited, sandbox = setup.restrictions_of(role), sandbox_of(attempt.loaded.workflow, attempt.role)
     words = tuple(dict.fromkeys((*role.capabilities, *inherited)))
-    # The role's own restrictions were checked earlier, but our own process may add others.
+    # The role's own restrictions were checked earlier, but our own process can add others.
     workflow = attempt.loaded.workflow
     sandboxing.check_role(
         cast.name, cast.agent, workflow, attempt.role, layers=setup.layers, inherited=inherited, names_role=False

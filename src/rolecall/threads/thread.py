@@ -131,7 +131,7 @@ _ADDED_TO_RECORDS: dict[str, Schema] = {
     "group": _REF,  # the roster, for a step that joins a group
     "tree": _OBJECT,  # the files that the role found and left, as `files/snapshot.py` stores them
     "parts": _OBJECT,  # the parts of the step's key, as `key.py` stores them
-    "reused": _OBJECT,  # the reused step, which is not linked because it may be deleted
+    "reused": _OBJECT,  # the reused step, which is not linked because it can be deleted
     "by": _BY,  # the person who took the step, and the door that the person used
     "sandbox": _SANDBOX,  # the rules of the role's sandbox, and how they were enforced
 }
@@ -339,7 +339,7 @@ def facts_of(store: Store, chain: "Chain") -> dict[str, Any]:
 
 
 def title_of(prompt: str) -> str:
-    """Return the first line of a task, which may be a Markdown heading, as a title."""
+    """Return the first line of a task, which can be a Markdown heading, as a title."""
     line = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
     mark, _, rest = line.partition(" ")
     line = rest.strip() or line if set(mark) == {"#"} else line

@@ -1,7 +1,7 @@
 """Find problems in a workflow as a whole before it runs. The code is pure.
 
 The checks take a workflow from any source and report positions as paths into it; `yaml.py` turns these paths into lines
-and columns. A problem that is certain to fail or mislead is an error; a problem that may be intended is a warning.
+and columns. A problem that is certain to fail or mislead is an error; a problem that might be intended is a warning.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ def _trust_file(content: str) -> str:
     return os.path.join(config.trusted_folder(), content.removeprefix("sha256:"))
 
 
-# -- what a workflow may do --
+# -- what a workflow can do --
 
 
 class Power(NamedTuple):

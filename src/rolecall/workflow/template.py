@@ -160,7 +160,7 @@ def _tokens(template: str, flaws: list[tuple[str, int]]) -> Iterator[str | tuple
     position = tags = 0
     while (start := template.find("{{", position)) >= 0:
         tags += 1
-        if tags > MAX_TAGS:  # each tag scans its line, and a template may be a single long line
+        if tags > MAX_TAGS:  # each tag scans its line, and a template can be a single long line
             flaws.append((f"there are more than {MAX_TAGS:,} tags", start))
             return
         triple = template.startswith("{{{", start)
