@@ -1,4 +1,5 @@
-"""The passages of a repository that an agent gets with its task: the best ones that fit, then where to find more."""
+"""The passages of a repository that an agent gets with its task: the best passages that fit, then the names of
+others."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from rolecall.knowledge.query import FoundPassage
 from rolecall.knowledge.words import tokens
 
 MOST = 24
-"""Passages to request; those that do not fit are only listed by name."""
+"""The number of passages to request; those that do not fit are only listed by name."""
 _OPENING = (
     "Passages that a search of the repository found for the task, the best first. They may not be all there is: "
     "open the files for what is around them."
@@ -29,7 +30,7 @@ def brief(answers: Sequence[FoundPassage], *, budget: int) -> str:
         name = " ".join((" › " if answer.is_prose else ".").join(answer.trail).split())
         path = answer.path.replace("\n", "\\n")
         place = f"{path}:{answer.start}-{answer.end}{f' {name}' if name else ''}"
-        # The fence is longer than any in the text.
+        # The fence must be longer than any fence in the text.
         longest = max((len(run) for run in re.findall(r"`{3,}", answer.text)), default=2)
         fence = "`" * (longest + 1)
         text = f"## {place}\n\n{fence}\n{answer.text}\n{fence}"

@@ -1,7 +1,7 @@
 """A cache of computed vectors by model and text, shared by all repositories and branches of one home.
 
-A remote model charges for every text, so switching branches must not cost anything. If the file is damaged or unusable,
-vectors are computed again and the user is notified.
+A remote model charges for every text, so switching branches must not compute vectors again. If the file is damaged or
+unusable, vectors are computed again and the user is notified.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 FILE = "vectors.db"
 _AT_ONCE = 500
 _WAIT = 30
-"""Seconds to wait for another process's lock."""
+"""The number of seconds to wait for another process's lock."""
 _MODEL = "(SELECT id FROM model WHERE name = ?)"
-# Earlier versions kept vectors with checksums, in the table `vector`.
+# Earlier versions kept vectors with checksums in the table `vector`.
 _SCHEMA = """
 DROP TABLE IF EXISTS vector;
 CREATE TABLE IF NOT EXISTS model (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS embedding (
 
 
 class CachedModel:
-    """An embedder that passes only new texts on to another embedder."""
+    """An embedder that looks up known texts in the cache and passes only new texts on to another embedder."""
 
     def __init__(self, embedder: Embedder, folder: str, tell: Callable[[str], None]) -> None:
         self._embedder = embedder
@@ -66,7 +66,7 @@ class CachedModel:
         made: dict[bytes, NDArray[np.float32]] = {}
         if new:
             self.computed += len(new)
-            # Rounded to the stored precision, so that cached and new vectors are the same.
+            # New vectors are rounded to the stored precision, so that they equal the vectors read from the cache.
             vectors = self._embedder.embed(list(new.values())).astype(np.float16).astype(np.float32)
             made = dict(zip(new, vectors, strict=True))
         sizes = {len(row) for row in (*rows.values(), *made.values())}
@@ -100,17 +100,19 @@ class CachedModel:
             )
 
     def _run(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Run a statement for each row in one transaction; report an unusable file once and return no rows."""
+        """Run a statement for each row in one transaction. If the file is unusable, report this once and return no
+        rows."""
         if not self._is_usable:
             return []
         try:
             if self._db is None:
                 os.makedirs(os.path.dirname(self._path), exist_ok=True)
-                # Several syncs and a server may share the file; the server uses it from several threads, one at a time.
+                # Several syncs and a server can share the file. The server uses the connection from several threads,
+                # one at a time.
                 self._db = sqlite3.connect(
                     self._path, isolation_level=None, timeout=_WAIT, check_same_thread=False
                 )
-                self._db.text_factory = bytes  # no text column is read, and damaged data may not decode
+                self._db.text_factory = bytes  # no text column is read, and damaged data might not decode
                 sqlite.use_wal(self._db, patience=_WAIT)
                 self._db.execute("PRAGMA synchronous=NORMAL")
                 self._db.executescript(_SCHEMA)

@@ -1,4 +1,4 @@
-"""Selects and reads the files of a repository to index.
+"""Selects and reads the files of a repository that are to be indexed.
 
 The folder is walked once, skipping whatever git ignores or the settings exclude. Only the repository's own ignore files
 count, so that an index does not depend on the user. Links are not followed: their targets are either indexed themselves
@@ -24,11 +24,11 @@ _SECRET_FILES = (
     ".netrc", ".pgpass", ".pypirc", ".npmrc", ".git-credentials", ".htpasswd", "*.kdbx", "*.gpg", "*.tfstate",
     ".aws/credentials", ".docker/config.json", ".kube/config",
 )  # fmt: skip
-"""Files that are meant to contain secrets."""
+"""The patterns of files that are meant to contain secrets."""
 _MOST_RULES = 8_000_000
-"""The size limit of a .gitignore in bytes; a larger one is not read."""
+"""The maximum size of a .gitignore file in bytes; a larger file is not read."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK, because opening a pipe would otherwise wait for the process at its other end.
+# O_NONBLOCK is needed because opening a pipe would otherwise wait for the process at its other end.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -41,7 +41,7 @@ class Listing(NamedTuple):
     paths: list[str]
     """The paths of the files to index, relative to the root and sorted."""
     skipped: list[Skipped]
-    """Files left out for a reason that is known without reading them."""
+    """The files that are left out for a reason known without reading them."""
 
 
 def list_files(root: str, settings: KnowledgeSettings) -> Listing:
@@ -75,12 +75,12 @@ def list_files(root: str, settings: KnowledgeSettings) -> Listing:
 
 
 def is_ignored(root: str, path: str) -> bool:
-    """Whether git ignores a file below the root."""
+    """Return whether git ignores a file below the root."""
     return _Ignored.of(root).has(path)
 
 
 def exclude(root: str, pattern: str) -> None:
-    """Add a pattern to `.git/info/exclude`, for this clone and all its worktrees."""
+    """Add a pattern to `.git/info/exclude`, which applies to this clone and all its worktrees."""
     folder = os.path.join(_git_folder(repository.root_around(root) or root), "info")
     os.makedirs(folder, exist_ok=True)
     append_line(os.path.join(folder, "exclude"), pattern)
@@ -97,7 +97,8 @@ def append_line(path: str, line: str) -> None:
 
 
 class _Rules(NamedTuple):
-    """The rules of one .gitignore, and how to convert our paths to its own: by adding or removing a prefix."""
+    """The rules in one .gitignore file. To match a path, its first `cut` characters are removed and `before` is put in
+    front, so that the path is relative to the folder of the file."""
 
     before: str
     cut: int
@@ -105,7 +106,7 @@ class _Rules(NamedTuple):
 
 
 class _Ignored:
-    """The .gitignore files from the repository's root down to a folder; the nearest one decides."""
+    """The .gitignore files from the repository's root down to a folder. The file nearest to a path decides."""
 
     def __init__(self, rules: tuple[_Rules, ...] = ()) -> None:
         self._rules = rules
@@ -122,13 +123,13 @@ class _Ignored:
             if any(
                 rules.globs.has(rules.before[: len(rules.before) - len(inside)]) for rules in ignored._rules
             ):
-                ignored = cls()  # an ignored folder that is indexed explicitly is indexed with its contents
+                ignored = cls()  # if an ignored folder is indexed explicitly, its contents are indexed, too
             top = os.path.join(top, part)
             ignored = ignored.also(top, before=inside)
         return ignored
 
     def also(self, folder: str, name: str = ".gitignore", *, before: str = "", cut: int = 0) -> _Ignored:
-        """Add the rules of one more file, if it exists. Like git, this follows no links."""
+        """Return these rules with the rules of one more file, if it exists. Like git, this method follows no links."""
         data = read(folder, name, largest=_MOST_RULES)
         if isinstance(data, Skipped):
             return self
@@ -145,7 +146,7 @@ class _Ignored:
 
 
 def _git_folder(top: str) -> str:
-    """Return git's folder with the data shared by all worktrees of a repository."""
+    """Return the git folder with the data shared by all worktrees of a repository."""
 
     def line_of(folder: str, name: str) -> str:
         data = read(folder, name, largest=10_000)
@@ -158,14 +159,14 @@ def _git_folder(top: str) -> str:
 
 
 def _walk(root: str, exclude: Globs, closed: list[Skipped]) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield every file that git does not ignore, with its path from the root. Unreadable folders go to `closed`."""
+    """Yield every file that git does not ignore, with its path from the root. Add unreadable folders to `closed`."""
     folders = [("", _Ignored.of(root))]
     while folders:
         folder, ignored = folders.pop()
         try:
             with os.scandir(os.path.join(root, folder)) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
-        except (FileNotFoundError, NotADirectoryError):  # deleted since it was listed
+        except (FileNotFoundError, NotADirectoryError):  # the folder was deleted since it was listed
             continue
         except OSError as error:
             closed.append(Skipped(folder or "./", f"cannot be read: {error.strerror}"))
@@ -214,14 +215,14 @@ def digest(data: bytes) -> bytes:
 
 
 def find_changed(root: str, paths: Iterable[str], known: Mapping[str, bytes], *, largest: int) -> list[str]:
-    """The files that are new or have changed, given the digests of the known ones."""
+    """Return the files that are new or have changed, given the digests of the known files."""
     return [
         path for path in paths if path not in known or has_changed(root, path, known[path], largest=largest)
     ]
 
 
 def has_changed(root: str, path: str, digest_before: bytes, *, largest: int) -> bool:
-    """Whether a file has changed since it was indexed."""
+    """Return whether a file has changed since it was indexed."""
     data = read(root, path, largest=largest)
     return not isinstance(data, bytes) or digest(data) != digest_before
 

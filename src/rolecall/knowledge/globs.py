@@ -1,8 +1,8 @@
-"""Matches `.gitignore` patterns against paths separated by `/`. Pure.
+"""Matches `.gitignore` patterns against paths separated by `/`. The functions have no side effects.
 
-A pattern becomes a regular expression, and neighbouring patterns with the same verdict become one, because a large
-repository is matched against many. Patterns are untrusted, so the time to match each part of a path is limited to the
-length of the pattern times the length of the path.
+A pattern becomes a regular expression, and neighbouring patterns with the same verdict become one expression, because a
+large repository is matched against many patterns. Patterns are untrusted, so the time to match each part of a path is
+limited to the length of the pattern times the length of the path.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ANY, _DEEP, _SLASH, _ONE = "*", "**", "/", "[^/]"
 
 
 class Globs:
-    """An ordered list of patterns: the last match decides, and a pattern with `!` excludes.
+    """An ordered list of patterns. The last pattern that matches decides, and a pattern with `!` excludes.
 
-    A pattern that matches a folder also matches its contents; with `is_exact` it matches only the folder itself, as in
-    git, which then does not enter the folder.
+    A pattern that matches a folder also matches the folder's contents. With `is_exact` it matches only the folder
+    itself, as in git, which then does not enter the folder.
     """
 
     def __init__(self, patterns: Iterable[str], *, is_exact: bool = False) -> None:
@@ -39,7 +39,8 @@ class Globs:
         return bool(self._groups)
 
     def verdict(self, path: str) -> bool | None:
-        """Whether `path` is matched; None if no pattern matches. A folder's path ends in `/`."""
+        """Return whether the deciding pattern includes or excludes `path`, or None if no pattern matches. The path of a
+        folder ends in `/`."""
         return next((verdict for verdict, regex in self._groups if regex.match(path)), None)
 
     def has(self, path: str) -> bool:
@@ -65,7 +66,7 @@ def problem(pattern: str) -> str:
 class _Glob(NamedTuple):
     verdict: bool
     is_folder: bool
-    """Whether it matches only folders."""
+    """Whether the pattern matches only folders."""
     body: str
 
     def regex(self, *, is_exact: bool) -> str:
@@ -74,7 +75,7 @@ class _Glob(NamedTuple):
 
 
 def _read(pattern: str) -> _Glob | None:
-    """Parse a pattern; return None for lines that git skips: empty lines, comments, patterns that cannot match."""
+    """Parse a pattern. Return None for lines that git skips: empty lines, comments, and patterns that cannot match."""
     text = re.sub(r"(?<!\\) +\Z", "", pattern)
     if text.startswith("#"):
         return None
@@ -89,14 +90,15 @@ def _read(pattern: str) -> _Glob | None:
         return _Glob(verdict, is_folder, f"(?:.*/)?{_part(tokens)}")
     parts = [list(part) for is_slash, part in groupby(tokens, lambda token: token == _SLASH) if not is_slash]
     first, *others = _split(["" if part == [_DEEP] else f"{_part(part)}/" for part in parts[:-1]])
-    # As in a name, the part after `**` is matched only at its first occurrence, except for the last part.
+    # As within a name, each part after `**` is matched only at its first occurrence, except for the last part.
     body = first + "".join(f"(?>(?:[^/]*/)*?{each})" for each in others[:-1])
     body += "".join(f"(?:.*/)?{each}" for each in others[-1:])
     return _Glob(verdict, is_folder, body + (".+" if parts[-1] == [_DEEP] else _part(parts[-1])))
 
 
 def _tokens(text: str) -> list[str] | None:
-    """Split a pattern into wildcards, slashes, and expressions for one character each."""
+    """Split a pattern into wildcards, slashes, and expressions for single characters. Return None if it cannot
+    match."""
     found: list[str] = []
     at = 0
     while at < len(text):
@@ -118,7 +120,7 @@ def _tokens(text: str) -> list[str] | None:
 
 def _part(tokens: list[str]) -> str:
     """Build the expression for one name. The part after a wildcard is matched only at its first occurrence: if the rest
-    does not match there, it matches nowhere, and backtracking would take too long."""
+    of the name does not match there, it matches nowhere, and backtracking would take too long."""
     first, *others = _split(["" if token in (_ANY, _DEEP) else token for token in tokens])
     if not others:
         return first
@@ -127,7 +129,7 @@ def _part(tokens: list[str]) -> str:
 
 
 def _split(pieces: list[str]) -> list[str]:
-    """Join the pieces, starting a new group at each empty one."""
+    """Join the pieces, and start a new group at each empty piece."""
     found = [""]
     for piece in pieces:
         if piece:
@@ -138,7 +140,8 @@ def _split(pieces: list[str]) -> list[str]:
 
 
 def _set(text: str, at: int) -> tuple[str, int]:
-    """Return the expression for `[…]` whose contents start at `at`, empty if it matches nothing, and its end."""
+    """Return the expression for the set `[…]` whose contents start at `at`, and the position after the set. The
+    expression is empty if the set matches nothing."""
     is_not = text[at : at + 1] in ("!", "^") and at < len(text)
     at += is_not
     members, begin = "", at
@@ -163,5 +166,5 @@ def _set(text: str, at: int) -> tuple[str, int]:
 
 
 def _member(text: str, at: int) -> tuple[str, int]:
-    """Return one character of a set, and the position of the next."""
+    """Return one character of a set, and the position of the next character."""
     return (text[at + 1 : at + 2], at + 2) if text[at] == "\\" else (text[at], at + 1)

@@ -1,9 +1,9 @@
 """`knowledge.db`: the passages of a repository, their words and their vectors, in one SQLite file.
 
-It is a cache that can always be rebuilt from the files. A sync is one transaction, so a reader sees the state before it
-or the state after it, even if a process is killed. All vectors come from one model, which the file names; they are
-stored together for each source file, so that reading all of them takes a few large reads. A link in place of the file
-is refused, because it may come with the repository and point outside it.
+The file is a cache that can always be rebuilt from the repository's files. A sync is one transaction, so a reader sees
+the state either before or after a sync, even if a process is killed. All vectors come from one model, which the file
+names. The vectors of each source file are stored together, so that reading all vectors takes a few large reads. A link
+in place of the file is refused, because the link could come with the repository and point outside it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 FORMAT = 2
 _OURS = 0x524C4B4E  # "RLKN" in SQLite's header
 FILE_BITS = 20
-"""A passage's id is the id of its file, shifted by this many bits, plus its number in the file."""
+"""The number of low bits in a passage's id that hold the passage's number in its file. The bits above hold the file's
+id."""
 _WAIT = 120
-"""Seconds that a sync waits for another sync."""
+"""The number of seconds that a sync waits for another sync."""
 _BESIDE = ("", "-wal", "-shm", "-journal")
-"""Suffixes of the file itself and of the files that SQLite keeps beside it."""
+"""The suffixes of the index file itself (none) and of the files that SQLite keeps next to it."""
 REBUILD = Hint("Rebuild it", "rebuild_index")
 _SEPARATOR = "\x1f"
 
@@ -50,7 +51,7 @@ CREATE VIRTUAL TABLE words USING fts5 (
 CREATE VIRTUAL TABLE vocabulary USING fts5vocab (words, row);
 """
 WORD_WEIGHTS = (10.0, 2.0, 1.0)
-"""The weight of a word in a passage's own name, in its surroundings (the path, outer names), and in its text."""
+"""The weights of a word in a passage's own name, in its surroundings (the path and outer names), and in its text."""
 
 _BY_WORDS = (
     "SELECT rowid, bm25(words, ?, ?, ?) AS score FROM words WHERE words MATCH ?{} ORDER BY score LIMIT ?"
@@ -66,11 +67,11 @@ class IndexState(NamedTuple):
     """The state of an index, including what it was built from."""
 
     generation: int
-    """Incremented by every sync that changed something."""
+    """The number of syncs that changed something."""
     model: str
     dimensions: int
     recipe: str
-    """How texts were cut and words were formed; a different recipe needs a new index."""
+    """How texts were cut and words were formed; a different recipe requires a new index."""
     files: int
     passages: int
     synced: str
@@ -93,7 +94,7 @@ class Vectors(NamedTuple):
 
 
 class Outdated(Damaged):
-    """Raised for an index that an older version wrote, or that was never finished: it must be rebuilt."""
+    """An error for an index that must be rebuilt, because an older version wrote it or it was never finished."""
 
 
 # -- opening --
@@ -112,7 +113,7 @@ class IndexReader:
             )
         with _translate_errors(path):
             self._identity = _identify(path)
-            # A folder without write permission cannot have a log and needs none.
+            # SQLite cannot create a log in a folder without write permission, and needs none there.
             has_log = os.access(os.path.dirname(path), os.W_OK) or os.path.exists(f"{path}-wal")
             address = f"file:{quote(os.path.abspath(path))}?mode=ro{'' if has_log else '&immutable=1'}"
             self._db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
@@ -121,7 +122,7 @@ class IndexReader:
                 self._db.execute("BEGIN")
                 self.state = _read_state(self._db, path)
             except BaseException:
-                self._db.close()  # otherwise it stays open as long as the error exists
+                self._db.close()  # otherwise the database stays open as long as the error exists
                 raise
         self._vectors: Vectors | None = None
 
@@ -129,19 +130,19 @@ class IndexReader:
         self._db.close()
 
     def is_current_file(self) -> bool:
-        """Whether the file at our path is still the one that was opened."""
+        """Return whether the file at our path is still the file that was opened."""
         try:
             return _identify(self.path) == self._identity
         except FileNotFoundError:
             return False
 
     def rest(self) -> None:
-        """Release the current state until `refresh`, so that a waiting process does not hold on to the log."""
+        """Release the current state until `refresh`, so that a waiting process does not keep the log from shrinking."""
         if self._db.in_transaction:
             self._query("COMMIT")
 
     def refresh(self) -> None:
-        """Move to the newest state."""
+        """Switch to the newest state of the index."""
         self.rest()
         self._query("BEGIN")
         with _translate_errors(self.path):
@@ -173,16 +174,17 @@ class IndexReader:
     def by_words(
         self, expression: str, *, limit: int, files: Collection[int] | None = None
     ) -> dict[int, float]:
-        """Return the passages that best match a full-text expression, with scores; only those of `files` if given."""
+        """Return the passages that best match a full-text expression, with their scores. With `files`, consider only
+        those files."""
         where, among = "", tuple[str, ...]()
-        if files is not None:  # as one value, because a statement has a limited number of parameters
+        if files is not None:  # one JSON value, because a statement has a limited number of parameters
             where = f" AND rowid >> {FILE_BITS} IN (SELECT value FROM json_each(?))"
             among = (json.dumps(list(files)),)
         rows = self._query(_BY_WORDS.format(where), *WORD_WEIGHTS, expression, *among, limit)
         return {row: -score for row, score in rows}
 
     def vectors(self) -> Vectors:
-        """Return all vectors, which are kept in memory after the first call."""
+        """Return all vectors. They are kept in memory after the first call."""
         if self._vectors is None:
             at, dimensions = 0, self.state.dimensions
             ids = np.empty(self.state.passages, np.int64)
@@ -213,7 +215,7 @@ class IndexReader:
         return {row[0]: _make_stored(*row) for row in rows}
 
     def outlines(self, ids: Collection[int]) -> dict[int, tuple[tuple[str, ...], int]]:
-        """Return the trails of passages and their numbers of lines, without reading their texts."""
+        """Return the trail and the number of lines of each passage, without reading its text."""
         listed = ",".join(map(str, ids))
         rows = self._query(f'SELECT id, trail, "end" - start + 1 FROM passage WHERE id IN ({listed})')
         return {row: (_split_trail(trail), lines) for row, trail, lines in rows}
@@ -277,8 +279,11 @@ def _translate_errors(path: str) -> Iterator[None]:
             raise Damaged(f"{path} is damaged: {error}", hint=REBUILD) from error
         raise StorageError(f"{path}: {error}", hint="Is there space, and may the file be written?") from error
     except (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError):
-        raise  # a bug, not damage to the file
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter from SQLite's own message
+        raise  # this is a bug, not damage to the file
+    except (
+        sqlite3.DatabaseError,
+        UnicodeDecodeError,
+    ) as error:  # the decoding error comes from SQLite's own message
         raise Damaged(f"{path} is damaged: {error}", hint=REBUILD) from error
 
 
@@ -287,7 +292,8 @@ def _busy(path: str) -> Conflict:
 
 
 def _check_place(path: str) -> None:
-    """Refuse a link or a folder in place of our files; writing through a link would leave the repository."""
+    """Raise an error if a link or a folder is in place of our files. Writing through a link would leave the
+    repository."""
     for each in (path + suffix for suffix in _BESIDE):
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.lstat(each).st_mode):
@@ -297,7 +303,7 @@ def _check_place(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Delete an index and the files that SQLite keeps beside it."""
+    """Delete an index and the files that SQLite keeps next to it."""
     for each in (path + suffix for suffix in _BESIDE):
         if os.path.isdir(each) and not os.path.islink(each):
             raise UsageError(f"{each} is a folder, not an index", hint="Move it away, then try again.")
@@ -310,7 +316,8 @@ def remove(path: str) -> None:
 
 @contextmanager
 def only_writer(folder: str, *, wait: float = _WAIT) -> Iterator[None]:
-    """Lock the index of this folder for writing or removing; raise `Conflict` if another process keeps it too long.
+    """Lock the index in this folder for writing or removing. Raise `Conflict` if another process keeps the lock too
+    long.
 
     SQLite's own lock does not protect a file that is removed and created again.
     """
@@ -333,7 +340,7 @@ def only_writer(folder: str, *, wait: float = _WAIT) -> Iterator[None]:
 
 
 class Writer:
-    """The single transaction of a sync. Readers see none of it until `writing` ends without an error."""
+    """The single transaction of a sync. Readers see none of its changes until `writing` ends without an error."""
 
     def __init__(self, db: sqlite3.Connection, path: str) -> None:
         self._db = db
@@ -382,7 +389,7 @@ class Writer:
         file, count = found
         among = "passage.id >= ? AND passage.id < ?", (file << FILE_BITS, (file << FILE_BITS) + count)
         rows = self._db.execute(f"SELECT id, trail, text FROM passage WHERE {among[0]}", among[1]).fetchall()
-        # The index does not store the words' text, so removing them needs the original words.
+        # The full-text table does not store its text, so removing words from the table requires the original words.
         self._db.executemany(
             "INSERT INTO words (words, rowid, name, around, text) VALUES ('delete', ?, ?, ?, ?)",
             [(number, *_words_of(path, _split_trail(trail), text)) for number, trail, text in rows],
@@ -392,7 +399,7 @@ class Writer:
         self.is_changed = True
 
     def finish(self, *, model: str, dimensions: int, recipe: str, synced: str) -> IndexState:
-        """Record what the index is now built from."""
+        """Record what the index is now built from, and return its new state."""
         before = self.state()
         files, passages = self._db.execute("SELECT count(*), coalesce(sum(count), 0) FROM file").fetchone()
         generation = (before.generation if before else 0) + self.is_changed
@@ -403,9 +410,10 @@ class Writer:
 
 @contextmanager
 def writing(path: str) -> Iterator[Writer]:
-    """Open a sync's transaction: committed when the block ends, rolled back if it raises.
+    """Open the transaction of a sync, which is committed when the block ends and rolled back if the block raises.
 
-    Raises `Damaged` (or `Outdated`) if the file must be removed and rebuilt, `Conflict` while another sync writes.
+    Raise `Damaged` (or `Outdated`) if the file must be removed and rebuilt, or `Conflict` while another sync is
+    writing.
     """
     _check_place(path)
     with _translate_errors(path):
@@ -414,10 +422,14 @@ def writing(path: str) -> Iterator[Writer]:
             if _has_tables(db):
                 _check_format(db, path)  # before changing another program's file
             sqlite.use_wal(db, patience=_WAIT)
-            db.execute("PRAGMA synchronous=NORMAL")  # a lost sync is repeated; a torn one is impossible
+            db.execute(
+                "PRAGMA synchronous=NORMAL"
+            )  # a lost sync is repeated, and a partly written one is impossible
             db.execute("PRAGMA secure_delete=ON")  # text deleted from the files must not remain in the index
             db.execute("BEGIN IMMEDIATE")
-            if not _has_tables(db):  # in the same transaction, so that a failed sync leaves none
+            if not _has_tables(
+                db
+            ):  # create the tables in the same transaction, so that a failed sync leaves none
                 db.execute(f"PRAGMA application_id={_OURS}")
                 db.execute(f"PRAGMA user_version={FORMAT}")
                 for statement in _SCHEMA.strip().removesuffix(";").split(";\n"):
@@ -425,7 +437,7 @@ def writing(path: str) -> Iterator[Writer]:
             _check_format(db, path)
             yield Writer(db, path)
             db.execute("COMMIT")
-            # Any part of the log that a reader still needs is left to the next sync.
+            # The part of the log that a reader still needs is left to the next sync.
             db.execute("PRAGMA busy_timeout=0")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:

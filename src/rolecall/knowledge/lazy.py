@@ -1,4 +1,4 @@
-"""Modules that a search imports at their first use, so that a command that does not need them starts faster."""
+"""Modules that a search imports when they are first used, so that commands that do not need them start faster."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Embedder(Protocol):
         """The model's name, available without loading anything."""
 
     def embed(self, texts: Sequence[str]) -> Matrix:
-        """Return a row of length 1 for each text."""
+        """Return a vector of length 1 for each text, as the rows of a matrix."""
 
 
 def add_title(title: str, text: str) -> str:
@@ -28,7 +28,7 @@ def add_title(title: str, text: str) -> str:
 
 
 def unit(rows: Matrix) -> Matrix:
-    """Scale each row to length 1; a row of zeros stays as it is."""
+    """Scale each row to length 1. A row of zeros stays unchanged."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     found: Matrix = (rows / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)
     return found

@@ -1,6 +1,6 @@
 """Locates a repository's index, and lists the repositories indexed from this home.
 
-Each indexed repository has its own small file in the home, so that two syncs never write the same file.
+Each indexed repository has a small file of its own in the home, so that two syncs never write the same file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rolecall.store import atomic
 _FOLDER = "knowledge"
 _PROJECT = "rolecall.yaml"
 _LARGEST = 1_000_000
-"""The size limit of a settings file in bytes."""
+"""The maximum size of a settings file in bytes."""
 _SECTION = re.compile(r"^[\"']?knowledge[\"']?\s*:", re.MULTILINE)
 _PACKAGES = ("numpy", "tokenizers", "tree_sitter")
 
@@ -36,8 +36,8 @@ def check_installed() -> None:
 
 
 def root_of(folder: str) -> str:
-    """Return the nearest folder up to the repository's root with a `knowledge.yaml`, or with a `rolecall.yaml` that has
-    a `knowledge` section."""
+    """Return the nearest folder, from `folder` up to the repository's root, that contains a `knowledge.yaml`, or a
+    `rolecall.yaml` with a `knowledge` section."""
     check_installed()
     folder = os.path.realpath(folder)
     if not os.path.isdir(folder):
@@ -55,13 +55,13 @@ def _no_settings(root: str, repo: str = "") -> NotFound:
 
 
 def project_file(folder: str) -> str | None:
-    """Return the project file around a folder, if it has a `knowledge` section."""
+    """Return the nearest project file in a folder or above it, if the file has a `knowledge` section."""
     found = repository.nearest(_PROJECT, folder)
     return found if found is not None and _SECTION.search(_read(found)) else None
 
 
 def settings_of(root: str) -> KnowledgeSettings:
-    """Load the settings from `knowledge.yaml`, or else from the project's file."""
+    """Load the settings from `knowledge.yaml` or, if that does not exist, from the project's file."""
     path, project = os.path.join(root, FILE), os.path.join(root, _PROJECT)
     if os.path.lexists(path):
         return settings.load(_read(path), source=path)

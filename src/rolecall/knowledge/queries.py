@@ -1,4 +1,4 @@
-"""The operations for the CLI and other interfaces, using the current home, configuration and environment.
+"""The operations for the CLI and other interfaces, which use the current home, configuration and environment.
 
 An index that is damaged or was written by an older version is rebuilt when it is used, and the user is notified.
 """
@@ -30,7 +30,7 @@ from rolecall.store.clock import timestamp
 
 Tell = Callable[[str], None]
 _LONGEST_QUESTION = 4_000
-"""Characters of a task used as the question; a task usually starts with its subject."""
+"""The number of characters of a task that are used as the question; a task usually starts with its subject."""
 
 
 def sync(
@@ -41,7 +41,8 @@ def sync(
     is_remembered: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> SyncReport:
-    """Bring a repository's index up to date. A remembered repository is included in queries of all repositories."""
+    """Bring a repository's index up to date. A remembered repository is included in queries that search all
+    repositories."""
     settings = place.settings_of(root)
     home = config.home()
     if not _make_ignored(root):
@@ -66,11 +67,11 @@ def sync(
 class Findings:
     answers: list[FoundPassage]
     notes: list[str] = field(default_factory=list)
-    """Repositories that could not be queried, and indexes that were rebuilt."""
+    """Notes on repositories that could not be queried, and on indexes that were rebuilt."""
 
 
 class Searcher:
-    """Answers questions and keeps indexes open between them."""
+    """A searcher that answers questions and keeps the indexes open between them."""
 
     def __init__(self, *, tell: Tell, may_write: bool = True) -> None:
         self._tell = tell
@@ -92,11 +93,11 @@ class Searcher:
             return query.ask(text, [knowledge], **more)
         except Damaged as error:
             why = error.message
-        # The error, which kept the old file open, has been released at this point.
+        # The error kept the old file open; at this point it has been released.
         return query.ask(text, [self._rebuild(knowledge.root, why, found)], **more)
 
     def ask_all(self, text: str, *, limit: int, path: str | None = None, by: str = "") -> Findings:
-        """Query every repository indexed from this home. Repositories that cannot be queried are noted."""
+        """Query every repository indexed from this home. Add a note for each repository that cannot be queried."""
         found = Findings([])
         among: list[OpenIndex] = []
         for root in place.list_remembered(config.home()):
@@ -155,7 +156,9 @@ class Searcher:
 
     def _reopen(self, root: str, settings: KnowledgeSettings) -> OpenIndex:
         embedder = _load_model(settings.embedding)
-        if settings.embedding.provider != EMBEDDED:  # the embedded model is faster than a cache lookup
+        if (
+            settings.embedding.provider != EMBEDDED
+        ):  # computing an embedded vector is faster than a cache lookup
             embedder = CachedModel(embedder, place.cache_folder(config.home()), self._tell)
         self._close(root)
         self._open[root] = OpenIndex(root, settings, IndexReader(place.index_of(root)), embedder)
@@ -173,7 +176,7 @@ class Searcher:
 
 @contextmanager
 def _note_failure(root: str, found: Findings) -> Iterator[None]:
-    """Note an error in one of several repositories, so that the others are still queried."""
+    """Add a note about an error in one of several repositories, so that the others are still queried."""
     try:
         yield
     except RolecallError as error:
@@ -197,7 +200,7 @@ def _load_model(embedding: Embedding) -> Embedder:
 
 
 def shared_model(named: str, tell: Tell) -> CachedModel:
-    """Load a model to share with others: `embedded`, or PROVIDER/NAME."""
+    """Load a model to share with others, named `embedded` or PROVIDER/NAME."""
     provider, _, name = named.partition("/")
     if (provider == EMBEDDED) == bool(name):
         raise UsageError(
@@ -208,8 +211,8 @@ def shared_model(named: str, tell: Tell) -> CachedModel:
 
 
 def brief(question: str, folder: str, *, tokens: int, path: str | None) -> tuple[str, Sequence[str]]:
-    """Return the passages about a question in the form an agent gets them, and notes for a person. The repository is
-    synced first, because a thread's folder has no index yet and other roles may have written files."""
+    """Return the passages about a question in the form in which an agent gets them, and notes for a person. The
+    repository is synced first, because a thread's folder has no index yet, and other roles could have written files."""
     root = place.root_of(folder)
     if not _make_ignored(root):
         raise UsageError(
@@ -217,7 +220,7 @@ def brief(question: str, folder: str, *, tokens: int, path: str | None) -> tuple
             hint=f"Add `{INDEX}*` to .gitignore.",
         )
     notes: list[str] = []
-    # Not remembered, because a thread's own folder is temporary.
+    # The repository is not remembered, because a thread's own folder is temporary.
     report = sync(root, tell=notes.append, is_remembered=False)
     notes += report.notes
     searcher = Searcher(tell=notes.append)
@@ -237,7 +240,7 @@ class IndexStatus:
     state: index.IndexState
     bytes: int
     changed: Sequence[str]
-    """Files whose current contents are not in the index."""
+    """The files whose current contents are not in the index."""
     gone: Sequence[str]
     skipped: Sequence[tuple[str, str]]
     is_ignored: bool
@@ -265,12 +268,12 @@ def status(root: str) -> IndexStatus:
 
 
 def _is_ignored(root: str) -> bool:
-    """Whether git ignores the index, or the folder is not in a repository."""
+    """Return whether git ignores the index, or the folder is not in a repository."""
     return repository.root_around(root) is None or files.is_ignored(root, INDEX)
 
 
 def _make_ignored(root: str) -> bool:
-    """Make git ignore the index through `.git/info/exclude`, and return whether it does."""
+    """Make git ignore the index through `.git/info/exclude`, and return whether git ignores it."""
     if not _is_ignored(root):
         with suppress(OSError):  # without write permission, the caller explains what to do
             files.exclude(root, f"{INDEX}*")
@@ -278,7 +281,7 @@ def _make_ignored(root: str) -> bool:
 
 
 def forget(root: str) -> bool:
-    """Delete a repository's index; return whether there was one."""
+    """Delete a repository's index, and return whether there was one."""
     path = place.index_of(root)
     was_there = os.path.lexists(path)
     if was_there:

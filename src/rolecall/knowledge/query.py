@@ -1,7 +1,7 @@
 """Answers a question from one or more indexes by gathering and ranking candidate passages.
 
-An open index stays in memory, so a process that answers many questions loads it only once. Each answer tells whether
-its file has changed since it was indexed.
+An open index stays in memory, so a process that answers many questions loads it only once. Each answer says whether its
+file has changed since it was indexed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ _BY_VECTORS = 50
 _QUOTES = 20
 _DEFINITIONS = 50
 _OF_FILES = 20
-"""How many passages each method gathers; more by words and by vectors if more answers are wanted."""
+"""The number of passages that each method gathers. If more answers are wanted, the methods by words and by vectors
+gather more."""
 _READINGS, _READINGS_PER_PASSAGE = 15_000, 0.4
-"""How many word occurrences to look at: the larger of the two limits. Beyond that, the commonest words of a question
-are left out, because they tell the least and take the longest."""
+"""The number of word occurrences to look at: a fixed number, or a number for each passage in the index, whichever is
+larger. Beyond it, the commonest words of a question are left out, because they distinguish passages the least and take
+the longest."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class FoundPassage:
 
 @dataclass(frozen=True)
 class OpenIndex:
-    """One repository's index, open for questions."""
+    """The index of one repository, open for questions."""
 
     root: str
     settings: KnowledgeSettings
@@ -63,7 +65,8 @@ class OpenIndex:
     embedder: Embedder
 
     def check_model(self) -> None:
-        """Raise an error if the index was built with a different model, because their vectors cannot be compared."""
+        """Raise an error if the index was built with a different model, because vectors of different models cannot be
+        compared."""
         if self.reader.state.model != self.embedder.name:
             raise UsageError(
                 f"the index of {self.root} was made with {self.reader.state.model}, and the settings name "
@@ -73,7 +76,7 @@ class OpenIndex:
 
 
 def weights_of(settings: KnowledgeSettings, kind: str, *, by: str = "") -> Weights:
-    """Return the weights of words and vectors. `by` is `words` or `vectors` to use only one of them."""
+    """Return the weights of words and vectors. `by` can be `words` or `vectors`, to use only one of the two."""
     if by:
         return Weights(float(by == "words"), float(by == "vectors"))
     default = (search.EMBEDDED if settings.embedding.provider == EMBEDDED else search.STRONGER)[kind]
@@ -109,7 +112,8 @@ def ask(
         if scale is not None:
             known = common.get(name, scale)
             common[name] = Scale(min(known.usual, scale.usual), max(known.best, scale.best))
-    # All indexes of a model share one scale; otherwise the best passage of each would get the same score.
+    # All indexes with the same model share one scale; otherwise, the best passage of each index would get the same
+    # score.
     shared = [
         scale and common[knowledge.embedder.name] for knowledge, scale in zip(among, scales, strict=True)
     ]
@@ -147,12 +151,12 @@ def _gather(
     weights: Weights,
     limit: int,
 ) -> tuple[list[Candidate], Scale | None]:
-    """Return the passages of one index that may answer the question, and the scale of its vectors."""
+    """Return the passages of one index that could answer the question, and the scale of the index's vectors."""
     chosen = None if fits is None else list(reader.files_where(fits.has))
     if chosen == [] or not reader.state.passages:
         return [], None
     frequencies = reader.frequencies({*asked.terms, *asked.parts})
-    # The files that the question names, with their lines.
+    # The files that the question names, with the lines that it names.
     named = reader.files_where(asked.is_file) if asked.files else {}
     lines = {file: asked.lines_of(path) for file, path in named.items() if chosen is None or file in chosen}
     by_words: dict[int, float] = {}
@@ -194,7 +198,7 @@ def _find_by_words(
     files: Collection[int],
     limit: int,
 ) -> tuple[dict[int, float], dict[int, Stored]]:
-    """Find passages by words, and read those that may quote the question or define the name."""
+    """Find passages by words, and read those that could quote the question or define the name."""
     most = max(_READINGS, int(_READINGS_PER_PASSAGE * reader.state.passages))
     costs = {word: frequencies[word] for word in asked.terms if frequencies[word]}
     telling = {word: costs[word] for word in asked.telling if word in costs}
@@ -208,13 +212,15 @@ def _find_by_words(
     }
     pairs = _rarest(both, most, least=1)[: search.MOST_PAIRS]
     sides = reader.by_words(search.any_pair_of(pairs), limit=_QUOTES, files=chosen) if pairs else {}
-    whole = terms(asked.name)[:1] if "-" not in asked.name else []  # names with dashes are several words
+    whole = (
+        terms(asked.name)[:1] if "-" not in asked.name else []
+    )  # names with dashes are indexed as several words
     named = reader.by_words(search.any_of(whole), limit=_DEFINITIONS, files=chosen) if whole else {}
     return found, reader.load({*sides, *named})
 
 
 def _rarest(costs: Mapping[T, int], most: int, *, least: int) -> list[T]:
-    """Return the cheapest items that fit into `most`, but at least `least` of them."""
+    """Return the cheapest items whose total cost is at most `most`, but at least `least` items."""
     kept: list[T] = []
     spent = 0
     for each in sorted(costs, key=lambda each: costs[each]):
@@ -228,7 +234,7 @@ def _rarest(costs: Mapping[T, int], most: int, *, least: int) -> list[T]:
 def _find_near(
     reader: IndexReader, vector: Matrix, chosen: Sequence[int] | None, *, also: Iterable[int], limit: int
 ) -> tuple[dict[int, float], Scale]:
-    """Return the similarity of the nearest passages and those in `also` to a vector, and the scale of the index."""
+    """Return the similarity to a vector of the nearest passages and of those in `also`, and the scale of the index."""
     ids, matrix = reader.vectors()
     if matrix.shape[1] != vector.shape[1]:
         raise UsageError(

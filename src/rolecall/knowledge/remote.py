@@ -1,6 +1,6 @@
 """Vectors from an OpenAI-compatible `/embeddings` endpoint.
 
-A temporary failure (429, 5xx, a timeout, a broken connection) is retried, and any other is an error with a hint.
+A temporary failure (429, 5xx, a timeout, a broken connection) is retried. Any other failure is an error with a hint.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _MOST_TEXTS = 96
 _MOST_CHARACTERS = 200_000
-"""The most characters in one request; the usual endpoints accept 300,000 tokens."""
+"""The maximum number of characters in one request; the usual endpoints accept 300,000 tokens."""
 _MOST_BYTES = 64 * 1024 * 1024
 _PAUSES = (0.5, 1.0, 2.0)
-"""Seconds to wait before each retry."""
+"""The number of seconds to wait before each retry."""
 _LONGEST_PAUSE = 30.0
-"""The longest pause that an endpoint may ask for, in seconds."""
+"""The longest pause, in seconds, that an endpoint can request."""
 _SECONDS = 10.0
 _SECONDS_PER_TEXT = 0.5
 """Additional seconds for each further text in a request."""
@@ -43,7 +43,7 @@ _HINTS = {
 
 
 class _Unavailable(Exception):
-    """A failure that may be temporary."""
+    """An error for a failure that could be temporary."""
 
     def __init__(self, why: str, pause: float = 0.0) -> None:
         super().__init__(why)
@@ -133,7 +133,8 @@ class RemoteModel:
         return model_request.excerpt(said, self._endpoint.api_key)
 
     def _read_vectors(self, data: bytes, count: int) -> Matrix:
-        """Return a row of length 1 for each text; raise an error now, as a wrong vector cannot be recognised later."""
+        """Return a vector of length 1 for each text, as the rows of a matrix. Raise an error for an invalid answer now,
+        because a wrong vector cannot be recognised later."""
         try:
             entries = json.loads(data)["data"]
             by_number = {entry.get("index", at): entry["embedding"] for at, entry in enumerate(entries)}

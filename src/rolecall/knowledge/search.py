@@ -1,11 +1,17 @@
-"""Ranks passages by a question's kind, words and vector. Pure.
+"""Ranks passages by a question's kind, words and vector. The functions have no side effects.
 
-Seven signals raise a passage's score. *Words*: it contains words of the question, rare ones counting most (BM25, from
-the index). *Names*: its own name, or its whole trail, consists of them. *Definitions*: it defines the requested name.
-*Files*: the question names its file, or even its line. *Quotes*: it contains the words close together and in order, for
-example if the question is a message that a program printed. *Vectors*: it has a similar meaning. *Company*: other
-passages of its file score well too. The weights depend on the kind of question, because a name is found by its letters
-and an idea by its meaning.
+Seven signals raise a passage's score:
+
+- *Words*: the passage contains words of the question; rare words count most (BM25, from the index).
+- *Names*: the passage's own name, or its whole trail, consists of words of the question.
+- *Definitions*: the passage defines the requested name.
+- *Files*: the question names the passage's file, or even a line in the passage.
+- *Quotes*: the passage contains the question's words close together and in order, for example if the question is a
+  message that a program printed.
+- *Vectors*: the passage has a similar meaning.
+- *Company*: other passages of the same file score well, too.
+
+The weights depend on the kind of question, because a name is found by its letters and an idea by its meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +30,8 @@ from rolecall.knowledge.words import NAME, part_terms, terms, terms_of
 Kind = Literal["identifier", "error", "prose"]
 
 MOST_TERMS = 48
-"""Only the rarest words of a longer question, such as a whole traceback, are used."""
+"""The maximum number of words used from a question. Of a longer question, such as a whole traceback, only the rarest
+words are used."""
 MOST_PAIRS = 48
 _MOST_FILES = 20
 _LONGEST_NAME = 200
@@ -48,7 +55,7 @@ _COMPLAINT = re.compile(
 )
 _RAISED = re.compile(r"(?:E +)?(?:[\w.]+\.)?(?:[A-Z]\w+|(?i:error|warning|fatal|panic)[^:]{0,12}): ")
 _LONGEST_MESSAGE = 40
-"""The most words of an error message without a named exception; longer texts often contain such words."""
+"""The maximum number of words in an error message without a named exception; longer texts often contain such words."""
 _TRACEBACK = re.compile(
     r"(?m)^(?:E +)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Warning)\b|^Traceback |^panic: |^[ \t]+at \S+ ?\("
 )
@@ -63,7 +70,7 @@ _FILLING = part_terms(
         "their then there these this those to use used using was were what when where which who will with you your",
     )
 )
-"""Words typical of sentences. They are rare in source code and would seem important."""
+"""Words that are typical of sentences. They are rare in source code, and would therefore seem important."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,8 @@ EMBEDDED: Mapping[str, Weights] = {
     "identifier": Weights(1.0, 0.5),
     "error": Weights(1.0, 0.5),
 }
-"""Tuned for the embedded model, whose vectors are less reliable than words (benchmarks/knowledge_quality.py)."""
+"""Weights tuned for the embedded model, whose vectors are less reliable than words
+(benchmarks/knowledge_quality.py)."""
 STRONGER: Mapping[str, Weights] = {
     "prose": Weights(1.0, 2.0),
     "identifier": Weights(1.0, 0.5),
@@ -87,9 +95,9 @@ STRONGER: Mapping[str, Weights] = {
 _QUOTE_FROM = {"error": 0.3, "prose": 0.7, "identifier": 0.6}
 """The share of a question's adjacent word pairs above which a passage counts as quoting it."""
 _REACH = 3
-"""The greatest distance between words that count as close: there may be a value between them, or a missing word."""
+"""The greatest distance at which words count as close: a value can be between them, or a word can be missing."""
 _SAME_FILE, _COMPANY = 0.2, 3
-"""The weight of a file's best passages in the score of each of its passages, and how many passages that is."""
+"""The weight of a file's best passages in the score of each of its passages, and the number of these best passages."""
 
 
 @dataclass(frozen=True)
@@ -99,20 +107,20 @@ class SearchQuery:
     terms: tuple[str, ...]
     """The question's words in order, in the form the index uses."""
     telling: tuple[str, ...]
-    """The words that select passages."""
+    """The words that are used to select passages."""
     parts: frozenset[str]
-    """The question's words, with names split into parts."""
+    """The question's words, with each name split into its parts."""
     pairs: frozenset[tuple[str, str]]
-    """Adjacent words of the question."""
+    """The pairs of adjacent words in the question."""
     name: str
     """The requested name without its outer names; empty if the question is not a name."""
     definition: re.Pattern[str] | None
-    """A pattern for definitions of that name."""
+    """A pattern for definitions of the requested name; None if the question is not a name."""
     files: tuple[tuple[str, int], ...]
-    """Possible file names in the question, each with a line number or 0."""
+    """Possible file names in the question, each with a line number, or 0 without a line number."""
 
     def is_file(self, path: str) -> bool:
-        """Whether the question names this file."""
+        """Return whether the question names this file."""
         return any(_is_named(path, name) for name, _ in self.files)
 
     def lines_of(self, path: str) -> set[int]:
@@ -161,12 +169,12 @@ def looks_like(text: str) -> Kind:
 
 
 def _is_named(path: str, name: str) -> bool:
-    """Whether a name is the end of a path, or an absolute name that ends with the path, as in tracebacks."""
+    """Return whether a name is the end of a path, or is absolute and ends with the path, as in tracebacks."""
     return name.endswith(f"/{path}") if name.startswith("/") else f"/{path}".endswith(f"/{name}")
 
 
 def _definition_of(name: str) -> re.Pattern[str]:
-    """Build a pattern for the definition of a name: after a word such as `def`, or before a value."""
+    """Build a pattern for the definition of a name, which follows a word such as `def` or precedes a value."""
     plain = re.escape(name)
     quoted = rf"| ['\"`]{plain}['\"`= ]" if name.startswith("-") else ""  # a command-line option
     return re.compile(
@@ -180,14 +188,15 @@ def _definition_of(name: str) -> re.Pattern[str]:
 
 
 def defines(trail: Sequence[str], text: str, asked: SearchQuery) -> bool:
-    """Whether a passage defines the name in a question; if a function was cut up, its first passage does."""
+    """Return whether a passage defines the name in a question. If a function was cut into passages, only the first one
+    does."""
     if asked.definition is None:
         return False
     return (trail[-1:] == (asked.name,) and asked.name in text) or bool(asked.definition.search(text))
 
 
 def any_of(words: Iterable[str]) -> str:
-    """Build a full-text expression for passages with any of the words."""
+    """Build a full-text expression for passages that contain any of the words."""
     return " OR ".join(f'"{word}"' for word in words)
 
 
@@ -200,30 +209,31 @@ def any_pair_of(pairs: Iterable[tuple[str, str]]) -> str:
 
 class Candidate(NamedTuple):
     key: tuple[int, int]
-    """The index, and the passage in it."""
+    """The number of the index, and the id of the passage in that index."""
     file: int
     """The file in that index."""
     words: float
     """The BM25 score."""
     trail: float
-    """The overlap of its trail with the question's words, from 0 to 1."""
+    """The overlap of the passage's trail with the question's words, from 0 to 1."""
     name: float
-    """The overlap of its own name with the question's words, from 0 to 1."""
+    """The overlap of the passage's own name with the question's words, from 0 to 1."""
     quotes: float
-    """The share of the question that it contains word for word, from 0 to 1."""
+    """The share of the question that the passage contains word for word, from 0 to 1."""
     is_definition: bool
-    """Whether it defines the requested name."""
+    """Whether the passage defines the requested name."""
     is_of_file: bool
-    """Whether the question names its file."""
+    """Whether the question names the passage's file."""
     is_at_line: bool
-    """Whether the question names a line in it."""
+    """Whether the question names a line in the passage."""
     lines: int
     nearness: float
-    """The cosine similarity of its vector and the question's."""
+    """The cosine similarity of the passage's vector and the question's."""
 
     def certainty(self, kind: Kind) -> float:
-        """Return how certain the words make a passage: it has the name, contains the exact text, defines the name or
-        includes the line. Half of a message is enough, because the rest is filled in when it is printed."""
+        """Return how certain it is from the words alone that the passage is wanted: it has the name, contains the exact
+        text, defines the name or includes the line. Half of a printed message is enough, because its other half can be
+        values filled in by the program."""
         if self.is_at_line:
             return 1.0
         if kind == "identifier":
@@ -232,25 +242,25 @@ class Candidate(NamedTuple):
         return float(max(self.trail**4, quoted))
 
     def score(self, best: float, kind: Kind) -> float:
-        """Return the score by words. A trail that matches the whole question counts more than several that match half
-        of it, and a passage of a line or two seldom answers a sentence."""
+        """Return the score by words. A trail that matches the whole question counts more than several trails that match
+        half of it, and a passage of a line or two seldom answers a sentence."""
         least = _QUOTE_FROM[kind]
         quote = max(0.0, (self.quotes - least) / (1 - least))
         called = 0.3 * self.trail + 0.6 * self.trail**4 + (0.5 if kind == "prose" else 0.3) * self.name
         length = 0.1 * min(math.log(max(self.lines, 1)), 3.0) if kind == "prose" else 0.0
-        place = self.is_of_file + 3 * self.is_at_line  # outweighs word matches in the file's other passages
+        place = self.is_of_file + 3 * self.is_at_line  # a named place outweighs word matches
         return self.words / best + called + quote + self.is_definition + place + length
 
 
 class Scale(NamedTuple):
-    """The range of cosines in an index, which differs between models."""
+    """The range of cosine similarities in an index; the range differs between models."""
 
     usual: float
     best: float
 
 
 def shares(asked: SearchQuery, frequencies: Mapping[str, int], passages: int) -> dict[str, float]:
-    """Return each word's share of a question's information; a word that occurs everywhere has almost none."""
+    """Return each word's share of the question's information. A word that occurs everywhere carries almost none."""
     rare = {
         word: math.log(1 + (passages - frequencies[word] + 0.5) / (frequencies[word] + 0.5))
         for word in asked.parts
@@ -260,7 +270,8 @@ def shares(asked: SearchQuery, frequencies: Mapping[str, int], passages: int) ->
 
 
 def overlap(names: tuple[str, ...], share: Mapping[str, float]) -> float:
-    """Return how far names and a question share words; 1 if they consist of the same words."""
+    """Return the overlap between the words of some names and those of a question, which is 1 if they are the same
+    words."""
     words = part_terms(names)
     common = [word for word in words if word in share]
     return math.sqrt(len(common) / len(words) * sum(share[word] for word in common)) if common else 0.0
@@ -291,7 +302,7 @@ def rank(
 ) -> list[tuple[tuple[int, int], float]]:
     """Return keys and scores, best first, using the weights and scale of each index.
 
-    The more certain the match by words, the less the vectors and other passages of the file count.
+    The more certain the match by words is, the less the vectors and the other passages in the file count.
     """
     found = list(candidates)
     best = max((each.words for each in found), default=0.0) or 1.0

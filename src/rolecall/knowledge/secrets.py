@@ -1,7 +1,7 @@
 """Removes keys and passwords from a text before it is indexed.
 
 Anything that looks like a secret is replaced, and so is a random-looking value after a name such as `api_key`. Losing a
-harmless string matters little here, so more is replaced than in checks that refuse a text.
+harmless string does little harm here, so more is replaced than in checks that refuse a text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rolecall.settings.keyscan import PATTERNS
 from rolecall.settings.mask import MASKED, Mask
 
 VERSION = 1
-"""The version of the search for secrets; an index with another version is rebuilt."""
+"""The version of the patterns for secrets; an index with another version is rebuilt."""
 
 _PRIVATE_KEY = re.compile(
     r"""(?xs)
@@ -21,7 +21,8 @@ _PRIVATE_KEY = re.compile(
     (?: .{0,20000}? -----END\ [A-Z0-9\ ]*PRIVATE\ KEY(?:\ BLOCK)?----- | (?: \W* [A-Za-z0-9+/=]{16,} )* )
     """
 )
-"""Matches up to the key's end or as far as lines look like a key: a program may contain only the first line."""
+"""The pattern of a private key. It matches up to the end of the key, or as far as the lines look like a key, because a
+program's source can contain only the first line."""
 _BESIDE_A_NAME = re.compile(
     r"""(?x)
     (?P<name> [kK](?:ey|EY) | [sS](?:ecret|ECRET) | [tT](?:oken|OKEN) | [cC](?:redential|REDENTIAL)
@@ -30,10 +31,11 @@ _BESIDE_A_NAME = re.compile(
     (?P<value>[^\s"'`,;(){}<>$\[\]]{6,})
     """
 )
-"""Spells out common capitalizations, because ignoring case is 50 % slower. Possessive quantifiers (`+`) avoid endless
-backtracking in a text of only names or spaces."""
+"""The pattern of a value after a name such as `password`. It spells out the common capitalizations, because ignoring
+case is 50 % slower. Its possessive quantifiers (`+`) prevent excessive backtracking in a text that consists of names or
+spaces."""
 _PASSWORD_ALONE = re.compile(r"(?<=://:)(?![<${*…%])[^/\s@]+(?=@)")
-"""A password in an address without a user name."""
+"""The pattern of a password in a URL without a user name."""
 _HOOK = re.compile(r"(?<=hooks\.slack\.com/services/)[\w/]{20,}")
 _ALWAYS = {
     "a private key": ("PRIVATE KEY",),
@@ -49,11 +51,12 @@ _ALWAYS = {
     "a bearer token": ("earer", "EARER"),
     "a password in an address": ("://",),
 }
-"""Strings contained in every secret of a kind. Most files have none of them, and searching for them is fast."""
+"""For each kind of secret, strings of which every such secret contains one. Most files contain none of these strings,
+and searching for them is fast."""
 
 
 def without_secrets(text: str, mask: Mask) -> str:
-    """Replace every secret in a text; line numbers stay the same."""
+    """Replace every secret in a text. Line numbers stay the same."""
     text = mask.text(text)
     if "PRIVATE KEY" in text:
         text = _PRIVATE_KEY.sub(lambda found: MASKED + "\n" * found[0].count("\n"), text)
@@ -80,7 +83,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _is_random(value: str) -> bool:
-    """Whether a value mixes letters and digits like a random one: not a path, a name, a number or a call."""
+    """Return whether a value mixes letters and digits at random, unlike a path, a name, a number or a call."""
     if len(value) < 12 or value.startswith("/") or not re.fullmatch(r"[A-Za-z0-9+/=_.~!@#%^&*-]+", value):
         return False
     letters, digits = sum(map(str.isalpha, value)), sum(map(str.isdigit, value))

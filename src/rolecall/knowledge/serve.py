@@ -1,7 +1,7 @@
 """The embedding service: an OpenAI-compatible endpoint in front of one model and its cached vectors.
 
-Several agents or machines share it, so that each text is embedded once. It answers only `POST /v1/embeddings` and `GET
-/v1/models`; `service/http.py` listens and controls access.
+Several agents or machines share the service, so that each text is embedded only once. It answers only `POST
+/v1/embeddings` and `GET /v1/models`; `service/http.py` listens for connections and controls access.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATH = "/v1"
 _MOST_BYTES = 32 * 1024 * 1024
 _MOST_TEXTS = 2048
 _SECONDS = 60
-"""Seconds for a client to send its request."""
+"""The maximum number of seconds for a client to send its request."""
 
 
 class _Refused(Exception):
@@ -54,7 +54,9 @@ class Service:
             status, reply = 200, await self._reply(Request(scope, receive))
         except _Refused as error:
             status, reply = error.status, _error(str(error), "invalid_request_error")
-        except RolecallError as error:  # from the underlying model: the client may try again
+        except (
+            RolecallError
+        ) as error:  # the error comes from the underlying model, so the client can try again
             status, reply = 502, _error(f"{error.message}. {error.hint}".strip(), "server_error")
         await JSONResponse(reply, status)(scope, receive, send)
 

@@ -1,12 +1,12 @@
 """Parses `knowledge.yaml` and reports all its problems at once.
 
-include:   patterns as in a .gitignore; files that match one are indexed
-exclude:   patterns of files and folders that are not
-embedding: {provider, model, dimensions}; without it the embedded model, which needs no network
-chunk:     {tokens, largestFile}        the most tokens of a passage, the most bytes of a file
-weights:   {words, vectors} or {prose | identifier | error: {words, vectors}}
+    include:   patterns as in a .gitignore file; files that match a pattern are indexed
+    exclude:   patterns of files and folders that are not indexed
+    embedding: {provider, model, dimensions}; without this key, the embedded model, which needs no network
+    chunk:     {tokens, largestFile}        the maximum tokens in a passage, the maximum bytes in a file
+    weights:   {words, vectors} or {prose | identifier | error: {words, vectors}}
 
-The same settings may be under `knowledge` in the project's `rolecall.yaml`. The file is in git and not trusted: it only
+The same settings can be under `knowledge` in the project's `rolecall.yaml`. The file is in git and not trusted: it only
 names a provider, whose address and key come from the user's own configuration.
 """
 
@@ -58,15 +58,17 @@ class KnowledgeSettings:
     exclude: tuple[str, ...] = ()
     embedding: Embedding = Embedding()
     tokens: int = 400
-    """The most tokens in a passage."""
+    """The maximum number of tokens in a passage."""
     largest_file: int = 1_000_000
-    """The most bytes of a file; larger files are taken for data."""
+    """The maximum size of a file in bytes; a larger file is assumed to be data."""
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The weights of words and vectors for each kind of question; the model's own by default."""
+    """The weights of words and vectors for each kind of question; for a missing kind, the defaults of the model
+    apply."""
 
 
 def load(text: str, *, source: str = FILE, section: str = "") -> KnowledgeSettings:
-    """Load the settings from a text, or from a section of it; raise `UsageError` with each problem on its own line."""
+    """Load the settings from a text or from one of its sections. Raise `UsageError` with each problem on its own
+    line."""
     try:
         return form.load(SETTINGS, text, source=source, section=section).require()
     except UsageError as error:
@@ -98,7 +100,7 @@ def _check_weights(made: JsonObject, at: At) -> None:
 
 
 def _spread_weights(given: JsonObject) -> dict[str, dict[str, float]]:
-    """Return the weights of each kind; `words` and `vectors` alone apply to all of them."""
+    """Return the weights for each kind of question. Top-level `words` and `vectors` apply to all kinds."""
     everywhere = {key: given[key] for key in _PAIR if key in given}
     return {
         kind: {key: float(value) for key, value in {**everywhere, **given.get(kind, {})}.items()}

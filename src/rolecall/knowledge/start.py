@@ -1,4 +1,4 @@
-"""Writes the files of `knowledge init`: a `knowledge.yaml` for the repository's kinds of files, and a line for git."""
+"""Writes the files for `knowledge init`: a `knowledge.yaml` for the repository's kinds of files, and a line for git."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUFFIXES = """
 .m .mm .ps1 .bat .mk .xml
 """
 _PLAIN = frozenset(_SUFFIXES.split())
-"""Suffixes of texts without a known structure, which are cut by lines."""
+"""The suffixes of text files without a known structure, which are cut at lines."""
 _EXCLUDED = (
     "node_modules/", "vendor/", "third_party/", "dist/", "build/", ".venv/", "*.min.js", "*.min.css", "*.lock",
     "package-lock.json", "pnpm-lock.yaml", "*.snap", "*.svg",
@@ -39,7 +39,7 @@ class InitReport(NamedTuple):
 
 
 def init(root: str) -> InitReport:
-    """Write the settings of a repository that has none."""
+    """Write the settings for a repository that has none."""
     place.check_installed()
     path, ignore = os.path.join(root, FILE), os.path.join(root, ".gitignore")
     existing = path if os.path.lexists(path) else place.project_file(root) or ""
@@ -56,7 +56,7 @@ def init(root: str) -> InitReport:
             hint=f"Have git ignore `{INDEX}*` in another way, for example in .git/info/exclude; then try again.",
         )
 
-    # One pattern for each kind of text found, the commonest first.
+    # One pattern for each kind of text file found, the commonest kind first.
     everything = KnowledgeSettings(include=("*",), exclude=_EXCLUDED)
     found = Counter(chunk.suffix_of(each) for each in files.list_files(root, everything).paths)
     known = [

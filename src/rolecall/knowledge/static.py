@@ -1,8 +1,9 @@
-"""The embedded model: a vector for each word, from weights that come with the package `wordllama`.
+"""The embedded model: a vector for each word, computed from weights that come with the package `wordllama`.
 
-Only its files are used. Its code takes longer to import than a query takes, looks for the tokenizer on the network, and
-averages over all characters of a text, although names carry the meaning of source code. Here a text consists of its
-words: each counts once, with more weight if it is frequent, and the title counts separately.
+Only the package's files are used. Its code takes longer to import than a query takes, looks for the tokenizer on the
+network, and averages over all characters of a text, although in source code the names carry the meaning. Here, a text
+consists of its words: each distinct word counts once, with more weight if it is frequent, and the title counts
+separately.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TITLE = 0.3
 _WEIGHTS = "weights/l2_supercat_256.safetensors"
 _TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
 _MOST_WORDS = 50_000
-"""How many word vectors to keep in memory, at most 50 MB."""
+"""The maximum number of word vectors kept in memory, which take at most 50 MB."""
 
 
 class StaticModel:
@@ -54,7 +55,7 @@ class StaticModel:
         return unit(self._bags(bodies) + _TITLE * self._bags(titles))
 
     def _bags(self, texts: Sequence[str]) -> Matrix:
-        """Return a row of length 1 for each text, or of length 0 for a text without words."""
+        """Return a row of length 1 for each text, or a row of zeros for a text without words."""
         bags = [Counter(parts(text)) for text in texts]
         self._learn({word for bag in bags for word in bag})
         assert self._known is not None  # noqa: S101 -- set by _learn
@@ -87,7 +88,7 @@ class StaticModel:
 
 
 def _load() -> tuple[tokenizers.Tokenizer, NDArray[np.float16]]:
-    found = find_spec("wordllama")  # only located, never imported
+    found = find_spec("wordllama")  # the package is only located, never imported
     folder = os.path.dirname(found.origin) if found and found.origin else ""
     weights, tokenizer = (os.path.join(folder, file) for file in (_WEIGHTS, _TOKENIZER))
     for path in (weights, tokenizer):
@@ -97,7 +98,7 @@ def _load() -> tuple[tokenizers.Tokenizer, NDArray[np.float16]]:
                 hint="`pip install 'wordllama>=0.2.2,<0.4'`: later versions come without it. Or name another model "
                 "as `embedding` in knowledge.yaml.",
             )
-    # Map the only table in a safetensors file; a row is read when it is used.
+    # Map the only table in the safetensors file into memory, so that a row is read only when it is used.
     with open(weights, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         table = json.loads(file.read(min(size, 1 << 20)))["embedding.weight"]

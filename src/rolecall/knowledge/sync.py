@@ -1,6 +1,6 @@
-"""Brings an index up to date with the files: changed files are indexed, deleted ones are removed.
+"""Brings an index up to date with the files: changed files are indexed, deleted files are removed.
 
-Files are compared by their contents. A sync is one transaction of the index; vectors are cached as soon as they are
+Files are compared by their contents. A sync is one transaction of the index. Vectors are cached as soon as they are
 computed, so repeating an interrupted sync costs little.
 """
 
@@ -21,7 +21,7 @@ from rolecall.settings.mask import Mask
 
 Progress = Callable[[int, int], None]
 _BATCH = 256
-"""Passages to embed at once."""
+"""The number of passages to embed at once."""
 
 
 @dataclass
@@ -34,10 +34,10 @@ class SyncReport:
     unchanged: int = 0
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Other information for the user, such as why everything was indexed again."""
+    """Further information for the user, such as why everything was indexed again."""
     state: IndexState = field(init=False)
     computed: int = 0
-    """How many vectors the model computed; `cached` ones were known."""
+    """The number of vectors that the model computed. The other vectors, counted in `cached`, were in the cache."""
     cached: int = 0
 
 
@@ -58,7 +58,8 @@ def sync(
     is_anew: bool = False,
     progress: Progress | None = None,
 ) -> SyncReport:
-    """Index changed files, or all files if `is_anew`. `progress` receives the number of files done and the total."""
+    """Index changed files, or all files with `is_anew`. `progress` is called with the number of finished files and the
+    total."""
     path = os.path.join(root, INDEX)
     work = _Sync(root, settings, embedder, mask, progress or (lambda _done, _total: None))
     with index.only_writer(root):
@@ -66,7 +67,7 @@ def sync(
             return work.run(path, now=now, is_anew=is_anew)
         except Damaged as error:
             why = error.message
-        # The error, which kept the old file open, has been released at this point.
+        # The error kept the old file open; at this point it has been released.
         index.remove(path)
         report = work.run(path, now=now, is_anew=True)
         report.notes.insert(0, f"{why}; it was rebuilt")
@@ -135,7 +136,7 @@ class _Sync:
         return True
 
     def _read(self, path: str) -> _File | Skipped:
-        """Read a file once, so that its passages and its digest belong together."""
+        """Read a file only once, so that its passages and its digest belong together."""
         data = files.read(self.root, path, largest=self.settings.largest_file)
         if isinstance(data, Skipped):
             return data
@@ -146,7 +147,7 @@ class _Sync:
         return _File(path, files.digest(data), chunk.passages(path, safe, limit=self.settings.tokens))
 
     def _put(self, writer: Writer, batch: Sequence[_File], dimensions: int) -> int:
-        """Embed and write the passages of some files; return the length of the vectors."""
+        """Embed and write the passages of some files, and return the length of the vectors."""
         texts = [
             add_title(" ".join(each.trail) or file.path.rpartition("/")[2], each.text)
             for file in batch

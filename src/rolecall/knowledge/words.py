@@ -1,7 +1,7 @@
-"""Splits texts into the words of the index. A name counts as a whole and in parts.
+"""Splits texts into the words used by the index. A name counts as a whole and in parts.
 
-`getHTTPStatus`, `get_http_status` and "gets the HTTP status" have the words get, http and status in common; the whole
-name is a word as well, so that a query for it finds it first. Common endings are removed.
+`getHTTPStatus`, `get_http_status` and "gets the HTTP status" have the words get, http and status in common. The whole
+name is a word as well, so that a query for the name ranks it first. Common endings are removed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from itertools import pairwise
 VERSION = 1
 """The version of the word rules; an index with another version is rebuilt."""
 BYTES_PER_TOKEN = 3.5
-"""An estimate: models' tokenizers differ more from each other than from this."""
+"""An estimated number of bytes per token. Models' tokenizers differ more from each other than from this estimate."""
 
 NAME = re.compile(r"\w+")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 # These scripts have no spaces between words, so two adjacent characters count as a word.
 _UNSPACED = re.compile("[぀-ヿ㐀-䶿一-鿿가-힯฀-๿]+")
 _LONGEST = 64
-"""A longer word is a digest or data; its beginning is enough to find it."""
+"""The maximum length of a word. A longer word is a digest or data, and its beginning is enough to find it."""
 _KNOWN_NAMES = 60_000
 
 
@@ -31,7 +31,7 @@ def tokens(text: str) -> int:
 
 
 def terms(text: str) -> list[str]:
-    """Return every word in order, in the form the index uses; a compound name is followed by its parts."""
+    """Return every word in order, in the form used by the index. A compound name is followed by its parts."""
     found: list[str] = []
     for name in NAME.findall(text):
         found += terms_of(name)
@@ -40,12 +40,12 @@ def terms(text: str) -> list[str]:
 
 @lru_cache(20_000)
 def part_terms(texts: tuple[str, ...]) -> frozenset[str]:
-    """Return the words that names consist of, in the form the index uses."""
+    """Return the words of which names consist, in the form used by the index."""
     return frozenset(stem(part) for text in texts for part in parts(text))
 
 
 def parts(text: str) -> list[str]:
-    """Return every word in order, unstemmed but in lower case; names are only given in parts."""
+    """Return every word in order, unstemmed but in lower case. A name is given only as its parts."""
     found: list[str] = []
     for name in NAME.findall(text):
         found += parts_of(name)
@@ -69,7 +69,8 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 def stem(word: str) -> str:
-    """Remove a word's commonest endings: `retries`, `retry` and `retried` become one, as do `cache` and `caching`."""
+    """Remove a word's commonest endings, so that `retries`, `retry` and `retried` become the same word, as do `cache`
+    and `caching`."""
     if word.endswith(("ies", "ied")) and len(word) > 4:
         return f"{word[:-3]}y"
     for ending in ("ing", "ed", "es", "s", "e"):
@@ -79,7 +80,8 @@ def stem(word: str) -> str:
 
 
 def split_unspaced(part: str) -> Iterator[str]:
-    """Split a word where a script without spaces begins or ends; of such a script, each two characters are a word."""
+    """Split a word where a script without spaces between words begins or ends. In such a script, each pair of adjacent
+    characters counts as a word."""
     if part.isascii() or not _UNSPACED.search(part):
         yield part
         return

@@ -1,6 +1,6 @@
-"""Watch the agents of all threads: keep the list of agents, and detect two that touch the same file at once.
+"""Watches the agents of all threads: keeps the list of agents, and detects when two agents touch the same file at once.
 
-If the list of agents cannot be written, the work continues and the report has a remark about it.
+If the list of agents cannot be written, the work continues, and the report contains a remark about the problem.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rolecall.threads.thread import Step
 
 
 class Overlap(NamedTuple):
-    """A file that two tasks touched while both were running."""
+    """A file that two tasks touched while both tasks were running."""
 
     file: str
     tasks: tuple[float, float]
@@ -42,7 +42,7 @@ class AgentWatch:
         self._rolecall = rolecall
         self._remark = remark
         self._active: dict[str, dict[str, str]] = {}
-        """The running agents of each thread: agent id -> role."""
+        """The running agents of each thread: each agent's role, by the agent's id."""
         self._spans: list[_Span] = []
         self._remarks: set[str] = set()
         self.past = Past()
@@ -57,14 +57,17 @@ class AgentWatch:
             if thread is None:
                 continue
             steps += [(ident, step) for step in thread.steps if not step.role.startswith("$")]
-            if not thread.has_ended:  # it keeps the sessions that its roles should start in
+            if (
+                not thread.has_ended
+            ):  # an unfinished thread keeps the sessions in which its roles should start
                 lent += [(told.get("step", ""), ident) for told in thread.state.sessions.values()]
         for ident, step in sorted(steps, key=lambda one: one[1].payload["completed_at"]):
             self.past.add(ident, step)
         for step_id, ident in lent:
             self.past.lend_step(step_id, ident)
 
-        # No agent of ours runs when a run begins, so one that is listed as running was left by a run that died.
+        # None of our agents is running when a run begins, so an agent that is listed as running was left by a run that
+        # died.
         ours = tuple(f"{ident}:" for ident in threads)
         for entry in self._entries():
             agent = entry.get("agent_id", "")
@@ -72,7 +75,7 @@ class AgentWatch:
                 self._record_end(agent, entry.get("agent_name", ""))
 
     def touches(self) -> list[Touch]:
-        """The files touched by our agents, and by those of the hosts that keep the same list."""
+        """Return the files touched by our agents, and by the agents of the hosts that keep the same list."""
         theirs = [
             Touch(
                 entry.get("agent_id", ""),
@@ -101,8 +104,8 @@ class AgentWatch:
             self._track(lambda: self._project.start_agent(instance, role))
 
     def finish_step(self, task: float, ident: str, step: Step, *, is_apart: bool = False) -> list[Overlap]:
-        """Record a step, and return the files that another task has touched in the meantime. `is_apart` means that the
-        task has a folder of its own."""
+        """Record a step, and return the files that another task has touched in the meantime. `is_apart` says that the
+        task has a folder of its own, so that no other task touches its files."""
         instance = self.past.add(ident, step)
         files, at = touched_files(step), moment(step.payload["completed_at"])
         self._active.setdefault(ident, {}).setdefault(instance.id, step.role)
@@ -128,7 +131,7 @@ class AgentWatch:
         return found
 
     def leave(self, ident: str, reason: str) -> None:
-        """Record that no agent works on this thread any more."""
+        """Record that no agent is working on this thread any longer."""
         for agent, role in self._active.pop(ident, {}).items():
             self._record_end(agent, role, message=reason)
         self.past.give_back(ident)

@@ -1,6 +1,7 @@
-"""Decide who takes part in each task before anything runs: its owner, its checker, and the files it is about.
+"""Decides who takes part in each task before anything runs: its owner, its checker, and the files that the task
+concerns.
 
-A task without an owner goes to an engineer, and the report says so. All tasks with unknown owners are reported
+A task without an owner is given to an engineer, and the report says so. All tasks with unknown owners are reported
 together. Lead's tasks are left to Lead.
 """
 
@@ -28,17 +29,17 @@ class TaskJob(NamedTuple):
     task: Task
     players: Players
     pairing: str
-    """Why the task is checked, or why it is not."""
+    """Why the task is checked, or why it is not checked."""
     files: frozenset[str] = frozenset()
-    """The files it writes, as far as its text says; empty if its owner does not write files."""
+    """The files that the task writes, as far as its text says; empty if its owner does not write files."""
     named: frozenset[str] = frozenset()
-    """The files that its text names, whether its owner writes or only reads them."""
+    """The files that the task's text names, whether its owner writes or only reads them."""
     works: tuple[float, ...] = ()
-    """The tasks that it checks, if it is a check."""
+    """The tasks that this task checks; empty if it is not a check."""
     work_files: frozenset[str] = frozenset()
-    """The files written by those tasks, in case they must be done again."""
+    """The files that the checked tasks write, in case those tasks must be done again."""
     is_assumed: bool = False
-    """Whether the owner is assumed because the task names none."""
+    """Whether the owner is assumed, because the task names none."""
 
     @property
     def id(self) -> float:
@@ -48,13 +49,13 @@ class TaskJob(NamedTuple):
 
 class Assigned(NamedTuple):
     jobs: dict[float, TaskJob]
-    """By the task's id."""
+    """The job of each task, by the task's id."""
     unknown: tuple[Task, ...]
-    """Tasks whose owner is unknown."""
+    """The tasks whose owner is unknown."""
 
 
 def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFiles) -> Assigned:
-    """Create a job for every task with a known owner that is neither completed nor Lead's."""
+    """Create a job for every task with a known owner, except completed tasks and Lead's."""
     by_id = {task["id"]: task for task in tasks}
     wanted = [task for task in tasks if task["status"] != "completed" and not is_leads(task)]
     owners = {task["id"]: task.get("owner") or ASSUMED for task in tasks}
@@ -63,7 +64,7 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFi
         for task in wanted
         if owners[task["id"]] in catalog.agents or STAND_INS.get(owners[task["id"]]) in catalog.agents
     ]
-    # The tasks that one of our agents did, so that it can be asked to do them again.
+    # The tasks that one of our agents did, so that the agent can be asked to do them again.
     do = {name for name, agent in catalog.agents.items() if agent.category == "do"}
     checks: dict[float, list[float]] = {}
     for task in known:
@@ -106,7 +107,7 @@ def _owner(task: Task, catalog: Catalog) -> CatalogAgent:
 
 
 def writes(agent: CatalogAgent) -> bool:
-    """Whether an agent of the catalogue may change files."""
+    """Return whether a catalogue agent is allowed to change files."""
     return not {"no_file_edit", "read_only"}.intersection(agent.capabilities)
 
 

@@ -1,7 +1,8 @@
-"""The state of a cycle's tasks: which can be run, which belong to somebody else, and what is written back to them.
+"""The state of a cycle's tasks: which tasks can be run, which belong to somebody else, and what is written back to
+them.
 
 The task list and the threads are authoritative and are read again each time; `runs.json` only maps tasks to threads.
-Lead and other harnesses may change the list at any time.
+Lead and other harnesses can change the list at any time.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from rolecall.threads.state import RESUME
 
 COMPLETED, WAITING, FAILED, STOPPED = "completed", "waiting", "failed", "stopped"
 SET_ASIDE = "set_aside"
-"""Done in a worktree, but not merged."""
+"""The status of a task that was done in a worktree but not merged."""
 BLOCKED, NEVER, LEADS, ELSEWHERE = "blocked", "never", "lead", "elsewhere"
-"""Statuses in the report: `waiting` for a person, `blocked` by another task, `never` for what cannot begin."""
+"""Statuses in the report. A task is `waiting` if it waits for a person, `blocked` if it depends on another task, and
+`never` if it cannot begin at all."""
 
 Assign = Callable[[Sequence[Task]], Assigned]
 _OPENED_AGAIN = "was opened again after this run had completed it; run the plan again to do it once more"
-"""It is not reopened automatically, because two programs that disagree about a task would repeat it endlessly."""
+"""The reason given for a task that was reopened by hand. The run does not repeat the task automatically, because two
+programs that disagree about a task would repeat it endlessly."""
 
 
 _NO_CONFLICT: JsonObject = {}
@@ -41,11 +44,11 @@ class LeftTask(NamedTuple):
 
     status: str
     word: str
-    """Completes the sentence "task 3 …", as in `is Lead's`."""
+    """The words that complete the sentence "task 3 …", as in `is Lead's`."""
     reason: str = ""
     """The same reason in more detail."""
     conflict: JsonObject = _NO_CONFLICT
-    """What its work conflicts with, as data."""
+    """What the task's work conflicts with, as data."""
 
 
 class BoardStanding(NamedTuple):
@@ -53,7 +56,7 @@ class BoardStanding(NamedTuple):
     left: dict[float, LeftTask]
     done: set[float]
     unsettled: list[Task]
-    """Tasks whose thread completed outside this run, and that the list does not show as completed yet."""
+    """The tasks whose thread completed outside this run, and that the list does not yet show as completed."""
 
 
 class TaskBoard:
@@ -65,8 +68,8 @@ class TaskBoard:
         *,
         only: Collection[float] | None = None,
     ) -> None:
-        """Without a `Rolecall`, no thread has begun. `only` has the tasks that were asked for by number; one whose
-        thread has ended gets a new thread."""
+        """Create the board. Without a `Rolecall`, no thread has begun. `only` contains the numbers of the tasks to run;
+        among these, a task whose thread has ended gets a new thread."""
         self._project = project
         self._rolecall = rolecall
         self._assign = assign
@@ -76,13 +79,13 @@ class TaskBoard:
         self.runs: dict[str, TaskRun] = {}
         self.goal = ""
         self.left: dict[float, LeftTask] = {}
-        """Tasks that this run started and did not finish; they are not retried automatically."""
+        """The tasks that this run started and did not finish; they are not retried automatically."""
         self._settled: set[str] = set()
-        """Threads that this run finished."""
+        """The threads that this run finished."""
         self.unknown: dict[float, Task] = {}
-        """Tasks whose owner is unknown."""
+        """The tasks whose owner is unknown."""
         self.files_of: Callable[[str], frozenset[str]] = lambda _thread: frozenset()
-        """The files that a thread is known to have touched."""
+        """A function that returns the files that a thread is known to have touched."""
 
     def look(self) -> None:
         """Read everything without writing."""
@@ -95,7 +98,7 @@ class TaskBoard:
 
     def load(self) -> None:
         """Read everything before a run, and settle the tasks whose threads ended outside a run."""
-        with self._project.lock():  # keeps a copy of a damaged file
+        with self._project.lock():  # under the lock, a damaged file is copied
             self.look()
         for task in self.tasks.values():
             run = self.run_of(task)
@@ -109,13 +112,13 @@ class TaskBoard:
         self.goal = found.get("goal", "")
         tasks = found.get("tasks", [])
         by_id = {task["id"]: task for task in tasks}
-        if len(by_id) < len(tasks):  # a record about one would be taken for the other's
+        if len(by_id) < len(tasks):  # a record about one task would be taken for the other's
             number, count = Counter(task["id"] for task in tasks).most_common(1)[0]
             path = project_paths.state(self._project.folder, project_paths.TASKS)
             hint = "Give each a number of its own, then try again."
             raise Damaged(f"{path} has {count} tasks with the number {number}", hint=hint)
         self.tasks = by_id
-        # Any program may write the list, so a task may be new or have changed since it was assigned.
+        # Any program can write the list, so a task could be new or have changed since it was assigned.
         for task in tasks:
             if task["status"] == "completed" or is_leads(task):
                 continue
@@ -135,7 +138,7 @@ class TaskBoard:
     # -- judging tasks --
 
     def standing(self, running: Collection[float] = ()) -> BoardStanding:
-        """The state of all tasks except those in `running`."""
+        """Return the state of all tasks except those in `running`."""
         redone = {work: number for number, run in self._open_runs() for work in run.redoes}
         left = dict(self.left)
         for number, one in self.left.items():
@@ -166,7 +169,8 @@ class TaskBoard:
         ]
 
     def _judge(self, task: Task, redone: Mapping[float, float]) -> Want | LeftTask | None:
-        """Whether a task can run, is left out, or has been done (None)."""
+        """Return a task that can run as `Want`, a task that is left out as `LeftTask`, and None for a task that has
+        been done."""
         number = task["id"]
         if is_leads(task):
             return LeftTask(LEADS, "is Lead's")
@@ -214,13 +218,13 @@ class TaskBoard:
         return Want(job.id, tuple(task["deps"]), files | known, is_begun)
 
     def begun(self, task: Task) -> Thread | None:
-        """The unfinished thread of a task, which the run continues, or None."""
+        """Return the unfinished thread of a task, which the run continues, or None."""
         run = self.run_of(task)
         thread = self._thread(run) if run and not run.is_settled else None
         return thread if thread and not thread.has_ended else None
 
     def agent_of(self, task: Task) -> str | None:
-        """The agent that was chosen to play every role when the task's thread began."""
+        """Return the agent that was chosen to play every role when the task's thread began, or None."""
         thread = self.begun(task)
         return thread.state.agent if thread else None
 
@@ -230,18 +234,18 @@ class TaskBoard:
     # -- writing back --
 
     def plan(self, task: Task, ident: str) -> None:
-        """Record the thread that will carry out the task, before it is created."""
+        """Record the thread that will carry out a task, before the thread is created."""
         for number, run in self._open_runs():
             if task["id"] in run.redoes:
                 self._keep(self.tasks[number], run._replace(redoes=()))
         self._keep(task, TaskRun(ident, is_planned=True))
 
     def begin(self, task: Task, ident: str) -> None:
-        """Record that the thread has been created."""
+        """Record that a task's thread has been created."""
         self._keep(task, TaskRun(ident))
 
     def mark(self, task: Task, status: str) -> str:
-        """Set the status of a task. Return a remark if the task is gone or has been replaced by another."""
+        """Set the status of a task. Return a remark if the task no longer exists or has been replaced by another."""
         self.read()
         there = self.tasks.get(task["id"])
         if there is None or key(there) != key(task):
@@ -256,7 +260,7 @@ class TaskBoard:
         return ""
 
     def take_back(self, task: Task, works: Sequence[float]) -> list[str]:
-        """Reopen the tasks whose work a check has rejected; the check's thread does them again."""
+        """Reopen the tasks whose work a check has rejected; the thread of the check does them again."""
         run = self.run_of(task)
         if run is None or run.redoes:
             return []
@@ -264,13 +268,14 @@ class TaskBoard:
         return self.mark_works(task, "in_progress")
 
     def mark_works(self, task: Task, status: str) -> list[str]:
-        """Set the status of the tasks that this one has reopened."""
+        """Set the status of the tasks that this check has reopened."""
         run = self.run_of(task)
         works = [self.tasks[number] for number in run.redoes if number in self.tasks] if run else []
         return [problem for work in works if (problem := self.mark(work, status))]
 
     def settle(self, task: Task) -> list[str]:
-        """Record that a task's thread is done. The list comes first, because a later run repeats unsettled tasks."""
+        """Record that a task's thread is done. The task list is written first, because a later run repeats unsettled
+        tasks."""
         problems = [*self.mark_works(task, "completed"), self.mark(task, "completed")]
         run = self.run_of(task)
         if run is not None:

@@ -1,4 +1,4 @@
-"""Start the thread of a task: its workflow, its prompt, and the sessions that its agents start in."""
+"""Starts the thread of a task: its workflow, its prompt, and the sessions in which its agents start."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.route import status_of
 
 _LATER = "9999"
-"""A time after all others, for a file whose own time shows that it was written after an agent had ended."""
+"""A timestamp later than any real one, for files that were found to have changed after an agent ended."""
 
 
 class FirstSession(NamedTuple):
-    """The session that a role's first turn starts in."""
+    """The session in which a role's first turn starts."""
 
     told: Mapping[str, str]
-    """The session in the engine's format."""
+    """The session, in the engine's format."""
     instance: Instance | None = None
-    """The instance it continues; None for a new session."""
+    """The instance that the session continues; None for a new session."""
     must_reread: bool = False
 
 
@@ -50,11 +50,11 @@ class Opening:
     """The folder in which tasks are done."""
 
     def begin(self, job: TaskJob) -> tuple[Thread, FirstSession]:
-        """Create a thread for a task without running any of it. Return it with the owner's session."""
+        """Create a thread for a task without running any of it. Return the thread with the owner's session."""
         plain = Playbook(taskflow.make(job.players, self.catalog))
 
         def name_tools(role: str) -> str:
-            """The tool names that the role's agent uses for the tools mentioned in the role's body."""
+            """Return a note with the names that the role's agent uses for the tools mentioned in the role's body."""
             adapter = presence.adapter_of(self.crew.cast(plain, role).agent)
             return brief.notes(tool_map.TOOL_NAMES.get(adapter, ""))
 
@@ -62,7 +62,9 @@ class Opening:
         owner, others = job.players.owner, self.watch.touches()
         own = self._session(book, owner, others, job.named or job.work_files, job.task)
         sessions = {owner: own}
-        for role in taskflow.diagnosticians(job.players):  # others never resume an earlier task
+        for role in taskflow.diagnosticians(
+            job.players
+        ):  # other roles never resume a session from an earlier task
             session = self._session(book, role, others)
             if session.instance is not None:
                 sessions[role] = session
@@ -96,14 +98,15 @@ class Opening:
         files: frozenset[str] = frozenset(),
         task: Task | None = None,
     ) -> FirstSession:
-        """Choose a session by the agent's tier and, for the owner, by the settings of its task."""
+        """Choose a session according to the agent's tier and, for the owner, the settings of its task."""
         cast, wish = self.crew.cast(book, role), task or {}
         by, policy = config.mask().text(cast.name), wish.get("owner_reuse_policy")
         named, past, agent = wish.get("owner_agent_id", ""), self.watch.past, self.catalog.agent(role)
         prior = past.prior(role, by=by, named=named, files=files)
         known = prior.prior if prior else None
         if prior and known and not writes(agent):
-            # An agent that may not write is judged by the files its report names and by when they changed.
+            # An agent that is not allowed to write is judged by the files that its report names, and by when those
+            # files changed.
             step = self.rolecall.find_step(prior.step)
             summary = step.output.get("summary", "") if isinstance(step.output, dict) else ""
             tree = filenames.ProjectFiles(self.project.folder)
@@ -123,17 +126,19 @@ class Opening:
         )
         if prior is None or decision.session is None:
             return FirstSession({"refusal": decision.reasons[-1].removeprefix("fresh: ")})
-        # A task that asks for a resumed session knew the files; otherwise the engine checks the files once more.
+        # A task with the policy `resume` is resumed without a further check; for any other task, the engine checks the
+        # files once more.
         is_asked = decision.must_reread and policy != resume.RESUME and writes(agent)
         told = {"thread": prior.thread, "step": prior.step, "tier": "bounded" if is_asked else "persistent"}
         told["why"] = decision.reasons[-1].removeprefix("resumed: ")
         return FirstSession(told, prior, decision.must_reread)
 
     def _result(self, task: Task) -> brief.TaskResult:
-        """The result of the work itself, without the check's verdict, because a completed task has passed its check."""
+        """Return the result of the work itself, without the check's verdict, because a completed task has passed its
+        check."""
         run = self.board.run_of(task)
         thread = self.rolecall.thread_if_any(run.thread) if run else None
-        if thread is None or thread.status != "completed":  # it was completed by hand
+        if thread is None or thread.status != "completed":  # the task was completed by hand
             return brief.TaskResult(task)
         steps = thread.steps
         done = [step for step in steps if status_of(step.output) == taskflow.DONE]

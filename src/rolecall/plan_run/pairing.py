@@ -1,8 +1,9 @@
-"""Decide who checks a task besides its owner, and why.
+"""Decides who checks a task in addition to its owner, and why.
 
-Code gets a tester and a document gets a reviewer if there is something to check: acceptance criteria that cannot be
-verified at a glance. In doubt the task is checked, because an unnecessary check costs less than a missing one. To
-override this, add a tester's or reviewer's task that depends on the work, or record an exception in the task's context.
+Code gets a tester, and a document gets a reviewer, if there is something to check: acceptance criteria that cannot be
+verified at a glance. In case of doubt the task is checked, because an unnecessary check costs less than a missing one.
+To override this, add a tester's or reviewer's task that depends on the work, or record an exception in the task's
+context.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _EXCEPTION = re.compile(r"\b(docs_only\.(?:coherent|independent)|same_file_bundl
 
 
 def _words(*patterns: str) -> re.Pattern[str]:
-    """A pattern that matches any of these at the start of a text."""
+    """Return a pattern that matches any of these patterns at the start of a text."""
     return re.compile("|".join(rf"\W*{pattern}" for pattern in patterns), re.IGNORECASE)
 
 
@@ -50,12 +51,13 @@ _SMALL_TEXT = _words(r"(?:correct|fix)\s+(?:an?\s+|the\s+)?(?:typos?|spelling)\b
 
 class TaskPair(NamedTuple):
     checker: str
-    """Empty if the task is not checked."""
+    """The role that checks the task; empty if it is not checked."""
     reason: str
 
 
 def pair(task: Task, *, owner: str, checks: Iterable[float] = ()) -> TaskPair:
-    """Choose the checker of `owner`'s work; `checks` are tasks of testers and reviewers that depend on it."""
+    """Choose the checker for `owner`'s work on a task; `checks` are the tasks of testers and reviewers that depend on
+    it."""
     checker = CHECKERS.get(owner)
     if checker is None:
         return TaskPair("", f"work of the {owner} is not checked by another agent")

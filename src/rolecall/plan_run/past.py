@@ -1,7 +1,7 @@
 """The past work of a cycle's agents, read from the threads of its tasks.
 
-An instance of an agent is one of its sessions; its id consists of the thread and the number of its first step there.
-While a thread continues a session, the session is not offered to another thread.
+An instance of an agent is one of its sessions. The instance's id consists of a thread and the number of the instance's
+first step in that thread. While a thread continues a session, the session is not offered to another thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Instance(NamedTuple):
 
     id: str
     agent: str
-    """Its id in the catalogue, which is the role it played."""
+    """The agent's id in the catalogue, which is the role that it played."""
     by: str
     """The engine's agent that played the role."""
     thread: str
@@ -40,10 +40,10 @@ class Past:
     def __init__(self) -> None:
         self._instances: dict[str, Instance] = {}
         self._of_session: dict[tuple[str, str], str] = {}
-        """(engine agent, session) -> instance."""
+        """The instance of each pair of engine agent and session."""
         self._touched: dict[str, frozenset[str]] = {}
         self._lent: dict[str, str] = {}
-        """Instance -> the thread that it is lent to."""
+        """The thread to which each instance is lent, by the instance's id."""
 
     def add(self, thread: str, step: Step) -> Instance:
         """Add a step; adding it again changes nothing."""
@@ -62,12 +62,12 @@ class Past:
         return self._instances[ident]
 
     def instance_of(self, by: str, session: str) -> str | None:
-        """The instance of a session, or None if it is unknown."""
+        """Return the instance of a session, or None if the session is unknown."""
         return self._of_session.get((by, session)) if session else None
 
     def prior(self, agent: str, *, by: str, named: str = "", files: Collection[str] = ()) -> Instance | None:
-        """Find the instance of `agent` to resume: the one that is `named`, else the latest, preferably one that knows
-        the files. An instance that another thread uses is not available."""
+        """Find the instance of `agent` to resume: the one that is `named`, or otherwise the latest, preferably among
+        those that know the files. An instance that another thread uses is not available."""
         free = [
             one
             for one in self._instances.values()
@@ -78,7 +78,7 @@ class Past:
         return max(free, key=lambda one: (bool(files) and one.files.issuperset(files), one.at), default=None)
 
     def why_none(self, agent: str, *, by: str, named: str = "") -> str:
-        """Explain why no instance can be resumed; empty if there never was one."""
+        """Explain why no instance can be resumed. Return an empty string if there never was an instance."""
         known = [one for one in self._instances.values() if one.agent == agent]
         if named:
             known = [one for one in known if one.id == named]
@@ -104,7 +104,7 @@ class Past:
         self._lent = {instance: holder for instance, holder in self._lent.items() if holder != thread}
 
     def files_of(self, thread: str) -> frozenset[str]:
-        """The files touched in a thread."""
+        """Return the files that were touched in a thread."""
         return self._touched.get(thread, frozenset())
 
     def touches(self) -> Iterator[Touch]:
@@ -116,7 +116,7 @@ def instance_id(thread: str, number: int) -> str:
 
 
 def touched_files(step: Step) -> frozenset[str]:
-    """The files of a step: those the agent was seen to write, and those it reported."""
+    """Return the files of a step: those that the agent was seen to write, and those that it reported."""
     output = step.output
     reported = output.get("files", ()) if isinstance(output, dict) else ()
     names = {*files_of(step), *(file for file in reported if isinstance(file, str))}
@@ -125,6 +125,6 @@ def touched_files(step: Step) -> frozenset[str]:
 
 
 def moment(ms: int) -> str:
-    """Format a store timestamp the way the project's files do."""
+    """Format a timestamp from the store in the same way as the project's files."""
     seconds, rest = divmod(ms, 1000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:03d}Z"

@@ -1,4 +1,4 @@
-"""The outcome of the tasks: one row per task, read from its thread."""
+"""The outcome of the tasks: one row for each task, read from its thread."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Row:
     cost: float = 0
     files: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    """Other observations, such as a file that two tasks touched at once."""
+    """Other observations, such as a file that two tasks touched at the same time."""
     command: str = ""
-    """The command that continues it."""
+    """The command that continues the task."""
     conflict: JsonObject = field(default_factory=dict)
-    """What its work conflicts with if it is set aside, as `files/merge.py` reports it."""
+    """What the task's work conflicts with if it was set aside, as reported by `files/merge.py`."""
 
     def as_json(self) -> JsonObject:
         return {**asdict(self), "files": list(self.files), "remarks": list(self.remarks)}
 
 
 def question(thread: Thread) -> str:
-    """The question a thread asks a person, or the reason it ended."""
+    """Return the question that a thread asks a person, or the reason why the thread ended."""
     due = thread.question().due
     text = due.prompt if due and due.role == PERSON else thread.reason
     return " ".join(text.split())
@@ -56,7 +56,7 @@ def rows(
     without: Collection[float],
     remarks: Mapping[float, Sequence[str]],
 ) -> list[Row]:
-    """One row per task, except those in `without`, which were done before."""
+    """Return one row for each task, except those in `without`, which were done before."""
     stands = board.standing()
     words = {number: left.word for number, left in stands.left.items()}
     blocked = reasons(stands.wants, done=stands.done, running={}, limit=limit, others=words)
@@ -93,7 +93,7 @@ def rows(
 
 
 def _facts(thread: Thread, owner: str) -> JsonObject:
-    """The fields of a row that the steps of its thread tell."""
+    """Return the fields of a row that are read from the steps of its thread."""
     steps = thread.steps[::-1]
     spoken = [step for step in steps if step.role != PERSON and not step.role.startswith("$")]
     totals: JsonObject = steps[0].payload["totals"] if steps else {}

@@ -1,8 +1,8 @@
-"""Carry out the tasks of a cycle, each in its own thread, several at once.
+"""Carries out the tasks of a cycle, each in its own thread, several at the same time.
 
 Whenever a task ends, the runner reads the task list again and starts the tasks that can begin. The threads record what
 was done, so the next run continues them after a kill. A failure does not stop the other tasks. A task that needs a
-person waits, and everything that does not depend on it continues.
+person waits, and everything that does not depend on the task continues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rolecall.workflow.model import Workdir
 from rolecall.workflow.route import status_of
 
 Tell = Callable[[str, float | None, JsonObject], None]
-"""(kind of event, task, details)"""
+"""A function that reports an event: its kind, the task if there is one, and the details."""
 
 
 @dataclass
@@ -39,7 +39,8 @@ class PlanRunner:
     project: Project
     rolecall: Rolecall
     crews: Callable[[str | None], Crew]
-    """Returns the crew in which an agent plays every role; None for the configured agents."""
+    """A function that returns the crew in which the given agent plays every role; None stands for the configured
+    agents."""
     catalog: Catalog
     board: TaskBoard
     cancel: Cancel
@@ -48,9 +49,9 @@ class PlanRunner:
     agent: str | None = None
     """The agent that plays every role, overriding the configuration."""
     workdir: Workdir | None = None
-    """The folder in which new tasks are done."""
+    """The folder in which new tasks are done; None for the project's folder."""
     check: Sequence[str] = ()
-    """The command that must succeed after the work of a task was merged."""
+    """The command that must succeed after the work of a task has been merged."""
 
     def __post_init__(self) -> None:
         self.watch = AgentWatch(self.project, self.rolecall, partial(self._remark, None))
@@ -66,14 +67,14 @@ class PlanRunner:
         )
         self._running: dict[float, asyncio.Task[None]] = {}
         self._files: dict[float, frozenset[str]] = {}
-        """The files that the running tasks write, as far as they are known."""
+        """The files that each running task writes, as far as they are known."""
         self._paused: dict[float, tuple[TaskJob, Thread]] = {}
-        """Tasks that wait for a file in the middle of their thread."""
+        """The tasks that are waiting for a file in the middle of their thread."""
         self.remarks: dict[float, list[str]] = {}
-        """Observations about each task, besides its outcome."""
+        """Observations about each task, in addition to its outcome."""
 
     async def run(self) -> list[Row]:
-        """Run until everything left needs a person, and return a row for each task that was open."""
+        """Run until every remaining task needs a person, and return a row for each task that was open."""
         with self.project.run_alone():
             self.board.load()
             was_done = {number for number, task in self.board.tasks.items() if task["status"] == "completed"}
@@ -150,7 +151,8 @@ class PlanRunner:
                 self._set_aside(job, thread, LeftTask(FAILED, "could not be run", reason), reason)
 
     def _has_to_wait(self, job: TaskJob, thread: Thread) -> bool:
-        """Whether a check must wait before its work is redone, because another task is writing the same files."""
+        """Return whether a check must wait before its work is redone, because another task is writing the same
+        files."""
         if not job.players.is_check or self._files[job.id] >= job.work_files:
             return False
         others = {file for number, files in self._files.items() if number != job.id for file in files}
@@ -176,7 +178,7 @@ class PlanRunner:
             self._set_aside(job, thread, LeftTask(STOPPED, "was stopped"), "interrupted")
 
     async def _merge(self, thread: Thread) -> LeftTask | None:
-        """Merge what a task did in a worktree into the project, or return why it was not merged."""
+        """Merge the work that a task did in a worktree into the project, or return why the work was not merged."""
         worktree = thread.state.folders.get("worktree")
         if worktree is None or worktree.is_removed:
             return None
@@ -210,7 +212,7 @@ class PlanRunner:
         self.tell("settled", job.id, {"thread": ident, "status": status, "reason": reason, "command": onward})
 
     def _open(self, job: TaskJob) -> Thread:
-        """Return the task's thread: the one already begun, or a new one."""
+        """Return the task's thread: the thread that has already begun, or a new one."""
         thread = self.board.begun(job.task)
         if thread is None:
             thread, session = self._opening.begin(job)
@@ -224,7 +226,7 @@ class PlanRunner:
             return thread
         if thread.state.status == "suspended":
             thread.resume(is_run_here=True)
-        for step in thread.steps:  # finish what a runner that died left undone
+        for step in thread.steps:  # finish what a previous runner left undone when it died
             self._judge(job, step)
         self.tell("goes_on", job.id, {"thread": thread.id, "title": job.task["title"]})
         return thread
@@ -246,7 +248,7 @@ class PlanRunner:
         self.tell(kind, job.id, {"thread": thread.id, **body})
 
     def _judge(self, job: TaskJob, step: Step) -> None:
-        """Reopen the work if a check rejects it."""
+        """Reopen the checked tasks if a check rejects their work."""
         is_verdict = job.players.is_check and step.role == job.players.checker
         if is_verdict and status_of(step.output) == taskflow.verdicts(step.role)[1]:
             self._remark(job.id, *self.board.take_back(job.task, job.works))

@@ -1,8 +1,8 @@
-"""Decide which tasks can begin now, and why the others cannot, in roughly linear time.
+"""Decides which tasks can begin now, and why the others cannot, in roughly linear time.
 
-Two tasks that write the same file run one after the other, and the number of tasks that run at once is limited. A task
-whose thread has begun comes before one that has not, and no longer waits for its dependencies. A missing or circular
-dependency is reported instead of being waited for.
+Two tasks that write the same file run one after the other, and the number of tasks that run at the same time is
+limited. A task whose thread has begun takes precedence over a task whose thread has not, and no longer waits for its
+dependencies. A missing or circular dependency is reported instead of being waited for.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ class Want(NamedTuple):
     id: float
     deps: tuple[float, ...] = ()
     files: frozenset[str] = frozenset()
-    """The files it is known to write."""
+    """The files that the task is known to write."""
     is_begun: bool = False
 
 
 class Clash(NamedTuple):
     file: str
     other: float
-    """The task that is using the file now."""
+    """The task that is currently using the file."""
 
 
 class NextTasks(NamedTuple):
     start: tuple[float, ...]
     clashes: Mapping[float, Clash]
-    """Tasks that could start now if they did not write a file that another task writes."""
+    """The tasks that could start now if they did not write a file that another task writes."""
 
 
 def startable(
     wants: Sequence[Want], *, done: Collection[float], running: Mapping[float, frozenset[str]], limit: int
 ) -> NextTasks:
-    """Choose the tasks to start beside those in `running`, which maps each task to its files."""
+    """Choose the tasks to start alongside those in `running`, which maps each running task to its files."""
     holders = {file: task for task, files in running.items() for file in files}
     start: list[float] = []
     clashes: dict[float, Clash] = {}
@@ -67,7 +67,7 @@ def reasons(
 ) -> dict[float, str]:
     """Explain why each task that is neither running nor startable has to wait.
 
-    `others` maps tasks that are not ours to start to a phrase about them, such as `is Lead's`.
+    `others` maps the tasks that are not ours to start to a phrase about each, such as `is Lead's`.
     """
     now = startable(wants, done=done, running=running, limit=limit)
     never = hopeless(wants, known={*done, *others})
@@ -91,7 +91,8 @@ def reasons(
 
 
 def hopeless(wants: Sequence[Want], *, known: Collection[float]) -> dict[float, str]:
-    """The tasks that can never begin, with the reason; `known` are tasks that are done or may be done by others."""
+    """Return the tasks that can never begin, with the reason for each. `known` are the tasks that are done, or that
+    others could do."""
     left = {want.id: want for want in wants}
     followers: dict[float, list[float]] = {}
     open_deps: dict[float, int] = {}
@@ -126,7 +127,8 @@ def hopeless(wants: Sequence[Want], *, known: Collection[float]) -> dict[float, 
 
 
 def _find_circles(left: Mapping[float, Want]) -> dict[float, list[float]]:
-    """The dependency cycle of each task in one, found by following the first open dependency of every task."""
+    """Return the dependency cycle of each task that is in a cycle, found by following the first open dependency of
+    every task."""
     found: dict[float, list[float]] = {}
     seen: set[float] = set()
     for first in left:
@@ -155,9 +157,9 @@ class Prospects(NamedTuple):
 
     waves: tuple[tuple[float, ...], ...]
     clashes: Mapping[float, Clash]
-    """Tasks that would have to wait for a file."""
+    """The tasks that would have to wait for a file."""
     left: Mapping[float, str]
-    """Tasks that would not be done, with the reason."""
+    """The tasks that would not be done, with the reason for each."""
 
 
 def outlook(

@@ -2,7 +2,7 @@
 
 Failures are edges of the workflow. The first failure leads to a diagnosis and then to another attempt; the second leads
 to a person, who redirects the task, changes it, or ends it. The text of the task is in the prompt of its thread, not in
-the workflow, so tasks of the same kind share one workflow. Within the workflow every attempt starts a new session; a
+the workflow, so tasks of the same kind share one workflow. Within the workflow, every attempt starts a new session; a
 session from an earlier task is passed to the thread from outside.
 """
 
@@ -26,7 +26,7 @@ from rolecall.workflow.model import (
 )
 
 NAME = "run-task"
-"""The workflow name used to configure agents, as in `agentOverrides.run-task.engineer`."""
+"""The name of the workflow, used to configure its agents, as in `agentOverrides.run-task.engineer`."""
 PERSON = "person"
 ESCALATION: Mapping[str, str] = {
     "engineer": "architect",
@@ -34,7 +34,7 @@ ESCALATION: Mapping[str, str] = {
     "tester": "architect",
     "writer": "strategist",
 }
-"""Maps each role to the one that diagnoses its failures; failures of other roles go straight to a person."""
+"""For each role, the role that diagnoses its failures. The failures of any other role lead directly to a person."""
 MOST_STEPS = 40
 
 DONE, BLOCKED = "done", "blocked"
@@ -49,7 +49,8 @@ class Players(NamedTuple):
     """The roles that take part in a task, as catalogue ids."""
 
     doers: tuple[str, ...] = ()
-    """The roles that do the task. For a check, the roles that did the checked tasks and redo them if necessary."""
+    """The roles that do the task. For a check, these are the roles that did the checked tasks, and redo them if
+    necessary."""
     checker: str = ""
     is_check: bool = False
     """Whether the task itself is a check, so that its workflow begins with the checker."""
@@ -60,18 +61,18 @@ class Players(NamedTuple):
 
 
 def verdicts(checker: str) -> tuple[str, str]:
-    """The statuses that a checker's body uses for a good and a bad result."""
+    """Return the statuses that a checker's body uses for a good and a bad result."""
     return _VERDICTS.get(checker, ("pass", "fail"))
 
 
 def diagnosticians(players: Players) -> list[str]:
-    """The roles that may be asked for a diagnosis."""
+    """Return the roles that can be asked for a diagnosis."""
     failing = _can_go_again(players)
     return list(dict.fromkeys(ESCALATION[name] for name in failing if name in ESCALATION))
 
 
 def roles_of(players: Players) -> list[str]:
-    """Every role that needs an agent."""
+    """Return every role that needs an agent."""
     named = [*players.doers, players.checker, *diagnosticians(players)]
     return list(dict.fromkeys(filter(None, named)))
 
@@ -82,7 +83,7 @@ def make(
     notes: Callable[[str], str] = lambda _role: "",
     workdir: Workdir | None = None,
 ) -> StoredWorkflow:
-    """Build the workflow of a task; `notes` returns text to add to a role's body, such as tool names."""
+    """Build the workflow of a task. `notes` returns text to add to a role's body, such as tool names."""
     asked = diagnosticians(players)
     schemas = dict.fromkeys(players.doers, _WORK)
     who = "Who has to try again, with your correction; or that the task itself is wrong, or that you cannot tell."

@@ -1,7 +1,7 @@
 """Cuts a file's text into passages that follow its structure.
 
-Each kind of structure has a function that divides a text into sections. The size limit of a passage is applied here for
-all of them. A grammar is loaded when its language is first used.
+Each kind of structure has a function that divides a text into sections. This module applies the size limit of a passage
+to all of them. A grammar is loaded when its language is first used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORD = re.compile(r"\w")
 
 
 class Passage(NamedTuple):
-    """A piece of a file; line numbers start at 1 and include both ends."""
+    """A piece of a file. Line numbers start at 1, and the end line is included."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ class Passage(NamedTuple):
 
 
 def is_prose(path: str) -> bool:
-    """Whether a file's trails are headings rather than names in code."""
+    """Return whether a file's trails are headings rather than names in code."""
     return suffix_of(path) in _TEXTS
 
 
@@ -53,7 +53,7 @@ def suffix_of(path: str) -> str:
 
 
 def passages(path: str, text: str, *, limit: int) -> list[Passage]:
-    """Cut a file into passages of at most `limit` tokens, in order; parts without words are left out."""
+    """Cut a file into passages of at most `limit` tokens, in order. Parts without words are left out."""
     lines = text.split("\n")
     suffix = suffix_of(path)
     sections = [OutlineSection(1, len(lines), ())]
@@ -93,7 +93,7 @@ def _split(lines: list[str], start: int, end: int, limit: int) -> Iterator[tuple
                 break
             used, cut = used + size, number
         if cut - start >= 4 and cut < end:
-            # Before an empty or the least indented line, as late as possible in the second half of what fits.
+            # Cut before an empty line or the least indented line, as late as possible in the second half of what fits.
             cut = min(reversed(range(start + (cut - start) // 2, cut + 1)), key=indent)
         yield start, cut
         left -= sum(sizes[: cut - start + 1])

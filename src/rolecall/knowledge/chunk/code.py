@@ -1,7 +1,7 @@
 """Divides source code into functions and classes with tree-sitter, which also parses code that does not compile.
 
-A function is a section; a class, module or namespace adds its name to the trail of its contents, and the parts between
-its functions are separate sections. A comment or attribute belongs to the definition right below it.
+A function is a section. A class, module or namespace adds its name to the trail of its contents, and the parts between
+its functions are separate sections. A comment or attribute belongs to the definition directly below it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class _Language(NamedTuple):
     module: str
     leaves: frozenset[str]
-    """Definitions that form a single section."""
+    """The definitions that form a single section."""
     holders: frozenset[str] = frozenset()
-    """Definitions that contain other definitions."""
+    """The definitions that contain other definitions."""
     wrappers: frozenset[str] = frozenset()
-    """Nodes that enclose definitions but have no name."""
+    """The nodes that enclose definitions but have no name."""
     attached: frozenset[str] = frozenset({"comment"})
-    """Nodes that belong to the definition below them."""
+    """The nodes that belong to the definition below them."""
     loader: str = "language"
 
 
@@ -104,23 +104,24 @@ LANGUAGES = {
     ".c": _C,
     **dict.fromkeys((".h", ".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx"), _CPP),
 }
-"""Languages by file suffix. Headers are parsed as C++, which includes nearly all of C."""
+"""The language of each file suffix. Headers are parsed as C++, which includes nearly all of C."""
 
 _FUNCTIONS = _kinds("arrow_function function_expression function generator_function class class_expression")
 _LEADING = _kinds("decorated_definition template_declaration export_statement type_definition")
-"""Wrappers of a single definition, which starts where they start."""
+"""Wrappers of a single definition; the definition starts where its wrapper starts."""
 _SMALL = 12
-"""A part with at most this many tokens is joined to the next section."""
+"""The number of tokens up to which a part is joined to the next section."""
 _PATIENCE = 3.0
-"""CPU seconds for one file. Code takes less than one; other texts can take the parser much longer."""
+"""The CPU time for one file, in seconds. Code takes less than one second; other texts can take the parser much
+longer."""
 _PIECE = 4_096
-"""Bytes that the parser reads at a time; it can be stopped between reads."""
+"""The number of bytes that the parser reads at a time; between reads, the parser can be stopped."""
 _DEEPEST = 100
-"""The nesting limit. Real code stays below it; data written as code may not."""
+"""The maximum nesting. Real code stays below it; data written as code need not."""
 
 
 def outline(text: str, suffix: str) -> list[OutlineSection]:
-    """Divide a text into sections; if it cannot be parsed in time, the whole text is one section."""
+    """Divide a text into sections. If the text cannot be parsed in time, the whole text is one section."""
     language, data, last = LANGUAGES[suffix], text.encode("utf-8", "replace"), text.count("\n") + 1
     until = thread_time() + _PATIENCE
 
@@ -157,7 +158,7 @@ class _Outline:
             is_heading = at == start and bool(trail)  # the first line of a class describes it
             between = "".join(map(str.strip, self._lines[at - 1 : first - 1]))
             if first > at and not is_heading and tokens(between) <= _SMALL:
-                first = at  # comments or a constant alone are too small for a section
+                first = at  # comments or a constant alone are too small for a section of their own
             elif first > at:
                 yield OutlineSection(at, first - 1, trail)
             inner = (*trail, *name)
@@ -221,7 +222,7 @@ class _Outline:
         named = node.child_by_field_name("name")
         if named is not None:
             return tuple(_plain(part) for part in _text(named).split("::"))
-        # The name is inside a C declarator, or that of a `typedef struct {…} name`.
+        # The name is inside a C declarator, or is the new name in `typedef struct {…} name`.
         inner = node.child_by_field_name("declarator")
         if inner is None and node.parent is not None and node.parent.type == "type_definition":
             inner = node.parent.child_by_field_name("declarator")

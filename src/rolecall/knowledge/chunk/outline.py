@@ -18,12 +18,12 @@ _NO_TITLE = re.compile(r"\s*$|\s{4}|\s*([-*+>|]|\d+[.)])\s|\s*[|<]")
 _ADORNMENT = re.compile(r"([!-/:-@[-`{-~])\1{2,}\s*$")
 
 _Heading = tuple[int, int, str, int]
-"""First line, level, title, last line."""
+"""A heading: its first line, level, title and last line."""
 _Mark = tuple[int, tuple[str, ...]]
-"""The first line of a section, and its trail."""
+"""The start of a section: its first line and its trail."""
 
 _LARGE = 120
-"""A key with this many tokens is divided at the keys below it."""
+"""The number of tokens from which the text of a key is divided at the keys below it."""
 _KEY = re.compile(r"""( *)(?:- +)?("[^"]+"|'[^']+'|[^\s#'"{}\[\]&*!|>%@`,-][^#:]*?)\s*:(?:\s|$)""")
 _BLOCK = re.compile(r":\s*(?:[&!][^\s]+\s+)*[|>][-+0-9]*\s*(?:#.*)?$")
 _TABLE = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
@@ -36,13 +36,13 @@ class OutlineSection(NamedTuple):
     start: int
     """The first line, counted from 1."""
     end: int
-    """Its last line."""
+    """The last line, counted from 1."""
     trail: tuple[str, ...]
-    """The enclosing names, outermost first, ending with its own name."""
+    """The enclosing names, outermost first, ending with the section's own name."""
 
 
 def between(marks: list[_Mark], count: int) -> list[OutlineSection]:
-    """Divide a file of `count` lines at the marked lines; lines before the first mark have no trail."""
+    """Divide a file of `count` lines at the marked lines. Lines before the first mark have no trail."""
     if not marks or marks[0][0] > 1:
         marks = [(1, ()), *marks]
     ends = [start - 1 for start, _ in marks[1:]] + [count]
@@ -82,7 +82,7 @@ def _outline(lines: list[str], headings: Iterator[_Heading]) -> list[OutlineSect
 
 
 def _find_in_markdown(lines: list[str]) -> Iterator[_Heading]:
-    """Find `#` headings and underlined ones, outside code fences and front matter."""
+    """Find `#` headings and underlined headings, outside code fences and front matter."""
     number = 0
     if lines[0].rstrip() == "---":
         ends = (at for at, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "..."))
@@ -106,7 +106,7 @@ def _find_in_markdown(lines: list[str]) -> Iterator[_Heading]:
 
 
 def _find_in_rst(lines: list[str]) -> Iterator[_Heading]:
-    """Find underlined titles; a title's level is the order in which its underline character first appears."""
+    """Find underlined titles. A title's level is given by the order in which the underline characters first appear."""
     styles: list[str] = []
     number = 1
     while number < len(lines):
@@ -155,7 +155,7 @@ def _divide(
     if not below:
         return [section]
     below = _with_comments(lines, below)
-    below[0] = (section.start, below[0][1])  # the key's own line stays with its first subsection
+    below[0] = (section.start, below[0][1])  # the line of the key itself stays with its first subsection
     ends = [start - 1 for start, _ in below[1:]] + [section.end]
     return [OutlineSection(start, end, trail) for (start, trail), end in zip(below, ends, strict=True)]
 
@@ -174,7 +174,7 @@ def outline_toml(text: str) -> list[OutlineSection]:
 
 
 def _with_comments(lines: list[str], marks: list[_Mark]) -> list[_Mark]:
-    """Move marks up above the comments directly before them."""
+    """Move each mark up above the comments directly before it."""
     moved: list[_Mark] = []
     for start, trail in marks:
         floor = moved[-1][0] + 1 if moved else 1
