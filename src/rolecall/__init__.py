@@ -1,7 +1,7 @@
 """Rolecall runs teams of coding agents through workflows that cannot lose work.
 
 The names below are public. Each is imported when it is first used, so that the command line starts quickly;
-`__init__.pyi` has them for type checkers.
+`__init__.pyi` declares the names for type checkers.
 """
 
 __version__ = "0.1.0"

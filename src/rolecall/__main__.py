@@ -14,8 +14,8 @@ def command() -> int:
     """Set up the process and run `main`."""
     gc.set_threshold(100_000)  # most commands end before there is any garbage to collect
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        # Otherwise the next file opened, perhaps the store, would get the descriptor of a closed stream and all text
-        # that is printed.
+        # Otherwise, the next file that is opened, perhaps the store, would get the file descriptor of a closed stream,
+        # and with it all text that is printed.
         while (number := os.open(os.devnull, os.O_WRONLY)) <= 2:
             os.set_inheritable(number, True)
         os.close(number)
@@ -31,7 +31,7 @@ def command() -> int:
     try:
         return main()
     finally:
-        gc.freeze()  # otherwise the interpreter searches all objects once more at exit
+        gc.freeze()  # otherwise the interpreter would search all objects once more at exit
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,29 +42,29 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         try:
             if args[:1] == ["hook"] and not {"-h", "--help"}.intersection(args):
-                from rolecall.cli.hook import run_directly  # hosts run it at every tool call
+                from rolecall.cli.hook import run_directly  # hosts run a hook at every tool call
 
                 return run_directly(args[1:])
-            from rolecall.cli.parser import run  # `--version` does without
+            from rolecall.cli.parser import run  # `--version` needs no parser
 
             return run(args)
         finally:
-            sys.stdout.flush()  # now, while a closed pipe or a full disk can still be reported
+            sys.stdout.flush()  # flush now, while a closed pipe or a full disk can still be reported
     except KeyboardInterrupt:
         _complain("interrupted")
         return 130
     except BrokenPipeError:  # the reader of our output has exited (`| head`)
-        sys.stdout = sys.stderr = None  # otherwise Python flushes again at exit, fails, and ends with 120
+        sys.stdout = sys.stderr = None  # otherwise Python would flush again at exit, fail, and end with 120
         return 141
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and not error.filename:  # of `os.getcwd`
+        if isinstance(error, FileNotFoundError) and not error.filename:  # raised by `os.getcwd`
             _complain("this folder no longer exists\n  Change to another: `cd ~`.")
         else:
             _complain(str(error))
-        sys.stdout = None  # a full disk would fail again at exit
+        sys.stdout = None  # otherwise a full disk would cause an error again at exit
         if error.errno in (errno.EMFILE, errno.ENFILE):
             print("  Allow more open files: `ulimit -n 1024`, for example.", file=sys.stderr)
-            import warnings  # `--version` does without
+            import warnings  # most commands do not need this module
 
             # An event loop that could not open its files reports that again when it is garbage-collected.
             sys.unraisablehook = lambda _: None
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _complain(text: str) -> None:
-    from rolecall.cli import program  # `--version` does without
+    from rolecall.cli import program  # `--version` does not need this module
 
     print(f"{program()}: {text}", file=sys.stderr)
 

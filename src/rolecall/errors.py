@@ -1,4 +1,4 @@
-"""The error tree. Every error that a user can see is one of these; nothing here prints or exits.
+"""The error tree. Every error that a user can see is an instance of one of these classes; nothing here prints or exits.
 
     RolecallError
     |-- UsageError            the request is wrong: change it
@@ -13,8 +13,8 @@
     |-- ExtractError          no model could find the output in an answer; the error keeps the answer
     `-- StorageError          the disk, the folder or the server failed: fix that, then retry
 
-Normal endings (a thread is completed, is suspended, has reached a limit) are values, not errors. Only the front doors
-turn an error into an exit code, a status or a tool result.
+Normal endings of a thread (it is completed, is suspended, or has reached a limit) are values, not errors. Only the
+front doors turn an error into an exit code, a status or a tool result.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Ending = Literal[
     "completed",  # the agent answered
     "refused",  # the agent declined the task
     "limit",  # the agent reached a limit on turns, tokens or cost
-    "interrupted",  # the caller's cancel signal ended it
+    "interrupted",  # the caller's cancel signal ended the agent
     "api_failure",  # the model's endpoint failed
-    "timeout",  # the adapter's timeout ended it
-    "killed",  # a signal from somewhere else ended it
-    "suspended",  # it waits for a person and can continue in its session
+    "timeout",  # the adapter's timeout ended the agent
+    "killed",  # a signal from somewhere else ended the agent
+    "suspended",  # the agent waits for a person and can continue in its session
     "failed",  # the program is missing, cannot be run, or gave up with an error
 ]
 """The ways in which an agent can end."""
 
 
 class Hint(str):
-    """A suggested action. As a string it is plain English; `code` and `arguments` identify the action, which each
-    front door shows as its own command or tool. `before` is advice that requires no action."""
+    """A suggested action. As a string, it is plain English. `code` and `arguments` identify the action, which each
+    front door shows as a command or tool of its own. `before` is advice that requires no action."""
 
     def __new__(cls, advice: str, code: str, *, before: str = "", **arguments: object) -> Hint:
         hint = super().__new__(cls, f"{before} {advice}.".lstrip())
@@ -55,8 +55,8 @@ class Hint(str):
         return (self.advice, self.code), {"before": self.before, **self.arguments}
 
     def call(self) -> str:
-        """The action as Python: a verb of `api/` such as `rc.thread('01…').fork()`, or its arguments if there is
-        none."""
+        """Return the action as Python: a call of a method in `api/` such as `rc.thread('01…').fork()`, or, if there is
+        no such method, the arguments of the action."""
         if verb := CALLS.get(self.code):
             return verb.format_map({name: repr(value) for name, value in self.arguments.items()})
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
@@ -96,35 +96,35 @@ CALLS = {
     "watch_thread": "rc.thread({thread}).watch()",
     "workflow_history": "rc.versions({workflow})",
 }
-"""How Python words an action: with the verb of a `Rolecall`, here `rc`, that carries it out."""
+"""The Python call for each action, where `rc` is a `Rolecall`."""
 
 
 class RolecallError(Exception):
-    """The base of all errors. `message` says what went wrong, `hint` what to do about it."""
+    """The base class of all errors. `message` says what went wrong, and `hint` what to do about it."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         if hint:
-            # shown in tracebacks
+            # the note is shown in tracebacks
             self.add_note(f"{hint} {hint.call()}".rstrip() if isinstance(hint, Hint) else hint)
 
     def explain(self) -> str:
-        """The message with the advice behind it, in one line."""
+        """Return the message followed by the advice, on one line."""
         return f"{self.message}. {self.hint}" if self.hint else self.message
 
 
 class UsageError(RolecallError):
-    """The request itself is wrong."""
+    """Raised if the request itself is wrong."""
 
 
 class InvalidValue(UsageError):
-    """A value without a canonical form: NaN, a lone surrogate, or nesting that is too deep."""
+    """Raised for a value without a canonical form: NaN, a lone surrogate, or nesting that is too deep."""
 
 
 class InvalidSchema(UsageError):
-    """A schema with features that the store does not accept; `problems` lists them all."""
+    """Raised for a schema with features that the store does not accept. `problems` lists all of them."""
 
     def __init__(self, message: str, problems: Sequence[str], *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -132,7 +132,7 @@ class InvalidSchema(UsageError):
 
 
 class InvalidPayload(UsageError):
-    """A payload that does not fit its type; `problems` lists every mismatch with its path."""
+    """Raised for a payload that does not fit its type. `problems` lists every mismatch with its path."""
 
     def __init__(self, message: str, problems: Sequence[str], *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -140,11 +140,12 @@ class InvalidPayload(UsageError):
 
 
 class NotFound(RolecallError):
-    """A node, type, ref or store does not exist."""
+    """Raised if a node, type, ref or store, or anything else that was requested, does not exist."""
 
 
 class Damaged(RolecallError):
-    """Stored bytes differ from those that were put. They are never returned; `node` is their id."""
+    """Raised if stored bytes differ from those that were put. Such bytes are never returned. `node` is the id of the
+    damaged node."""
 
     def __init__(self, message: str, *, node: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -152,15 +153,17 @@ class Damaged(RolecallError):
 
 
 class Collision(Damaged):
-    """The id of a new node already belongs to other bytes: a 64-bit collision or a changed store."""
+    """Raised if the id of a new node already belongs to other bytes, because of a 64-bit collision or a changed
+    store."""
 
 
 class Conflict(RolecallError):
-    """A compare-and-swap failed because another process was faster."""
+    """Raised if a compare-and-swap failed because another process was faster."""
 
 
 class AgentError(RolecallError):
-    """An agent did not answer. The fields hold its partial output, as in a `Reply` of agents/protocol.py."""
+    """Raised if an agent did not answer. The attributes contain its partial output, as in `Reply` in
+    agents/protocol.py."""
 
     def __init__(
         self,
@@ -190,7 +193,8 @@ class AgentError(RolecallError):
 
 
 class ExtractError(RolecallError):
-    """The output could not be found in an answer; `raw` is the answer, `attempts` are the model's replies."""
+    """Raised if the output could not be found in an answer. `raw` is the answer, and `attempts` are the model's
+    replies."""
 
     def __init__(
         self,
@@ -205,19 +209,20 @@ class ExtractError(RolecallError):
         super().__init__(message, hint=hint)
         self.raw = raw
         self.is_outage = is_outage
-        """Whether the model could not be reached, so that the same answer may be read later."""
+        """Whether the model could not be reached, so that the same answer might be read later."""
         self.attempts = tuple(attempts)
-        """The model's reply in each attempt, and why it was rejected."""
+        """The model's reply in each attempt, with the reason why it was rejected."""
         self.usage = dict(usage or {})
 
 
 class StorageError(RolecallError):
-    """The disk is full, the folder is read-only, or the server cannot be reached."""
+    """Raised if the disk is full, the folder is read-only, or the server cannot be reached."""
 
 
 @contextmanager
 def explain_missing(extra: str, what: str, *, advice: str = "") -> Iterator[None]:
-    """Around imports: if a package is missing, say that `what` needs it, and which extra of ours installs it."""
+    """Wrap imports: if a package is missing, raise an error that says that `what` needs it and which extra of ours
+    installs it."""
     try:
         yield
     except ImportError as error:

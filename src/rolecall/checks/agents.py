@@ -1,6 +1,6 @@
-"""Check whether a workflow's roles can be played here: each needs an agent whose program is installed.
+"""Check whether a workflow's roles can be played on this machine: each role needs an agent whose program is installed.
 
-No program is started; `doctor.py` does that. Problems are placed where the definition names the agent.
+This module starts no program; `doctor.py` does. A problem is placed where the definition names the agent.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from rolecall.agents.sandbox import Layers
     from rolecall.checks import doctor
     from rolecall.threads import casting
-else:  # these import every adapter, which takes much longer than checking a workflow
+else:  # these modules import every adapter, which takes much longer than checking a workflow
     casting = Module("rolecall.threads.casting")
     doctor = Module("rolecall.checks.doctor")
 
 
 def first_installed() -> str | None:
-    """The first known agent whose program is on this machine; it may not be signed in."""
+    """Return the first known agent whose program is on this machine, or None. The agent might not be signed in."""
     environment = config.environment()
     for name, program in agents.PROGRAMS.items():
         _, can_run = find_program(program, env=environment, folder="/")
@@ -49,13 +49,13 @@ def problems(
     severity: Literal["error", "warning"] = "warning",
     layers: Callable[[], Layers] = configured_layers,
 ) -> Iterator[Problem]:
-    """Report roles that no agent here can play, and configured overrides that match no role. `find` finds the workflows
-    that play roles, `marks` has the positions in the file, `layers` tells what this machine can enforce. An agent or an
-    option that cannot exist anywhere is always an error."""
+    """Yield a problem for each role that no agent on this machine can play, and for each configured override that
+    matches no role. `find` finds the workflows that play roles, `marks` contains the positions in the file, and
+    `layers` returns what this machine can enforce. An agent or option that cannot exist anywhere is always an error."""
     name, roles = book.workflow.name, book.workflow.roles
     overrides = (settings.get("agentOverrides") or {}).get(name)
     overridden = set(overrides) if isinstance(overrides, dict) else set()
-    nowhere = Position(file, 0, 0)  # for problems that the definition itself does not contain
+    nowhere = Position(file, 0, 0)  # the position of problems that are not in the definition itself
     for role, message, hint in _find_unplayable(book, settings, env, find, layers):
         group = roles[role].group
         own = roles[role].agent or ", ".join(group.agents if group else ())
@@ -79,7 +79,7 @@ def _find_unplayable(
     find: Callable[[str], Playbook],
     layers: Callable[[], Layers],
 ) -> Iterator[tuple[str, str, str]]:
-    """Roles that cannot be played, each with the reason and a hint."""
+    """Yield the roles that cannot be played, each with the reason and a hint."""
     name, missing, is_simple = book.workflow.name, dict[str, UsageError](), True
     for role, played in players(book):
         own = played.workflow.roles[role].agent
@@ -100,7 +100,8 @@ def _find_unplayable(
 
 
 def _cannot_exist(settings: Settings, agent: str) -> bool:
-    """Whether no configuration could define this agent. A name without a colon may be an alias on another machine."""
+    """Return whether no configuration could define this agent. A name without a colon might be an alias on another
+    machine."""
     name, colon, argument = agent.partition(":")
     if not colon or name == "human" or agent in (settings.get("agents") or {}):
         return False

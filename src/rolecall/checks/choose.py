@@ -1,4 +1,4 @@
-"""Choose agents that are ready on this machine for roles that name none."""
+"""Choose agents that are ready on this machine for roles whose agent is not named."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ class AgentChoice(NamedTuple):
 
     agent: str
     is_second: bool = False
-    """Whether it is a second agent, which judges the work of the first."""
+    """Whether this is a second agent, which judges the work of the first."""
 
 
 def find_programs(env: Mapping[str, str], folder: Path) -> dict[str, AgentFinding]:
-    """Check the agents that are programs: installed or not, signed in or not. The most capable is the first."""
+    """Check, for each agent that is a program, whether it is installed and signed in. The most capable agent comes
+    first."""
     casts = [cast for cast in known_agents() if program_of(cast.agent)]
     findings = asyncio.run(examine(casts, DoctorPlace(env, folder), has_flags=False))
     return {cast.name: finding for cast, finding in zip(casts, findings, strict=True)}
 
 
 def ready_agents(findings: Mapping[str, AgentFinding]) -> list[Cast]:
-    """The agents whose programs run here and are signed in."""
+    """Return the agents whose programs run on this machine and are signed in."""
     ready = {name for name, finding in findings.items() if finding.is_ready}
     return [cast for cast in known_agents() if cast.name in ready]
 
 
 def open_roles(workflow: StoredWorkflow, settings: Settings) -> list[str]:
-    """The roles for which neither the workflow nor the configuration names an agent."""
+    """Return the roles for which neither the workflow nor the configuration names an agent."""
     found = []
     for name, role in workflow.roles.items():
         if role.group and (role.group.agents or role.group.roles):
@@ -57,9 +58,10 @@ def open_roles(workflow: StoredWorkflow, settings: Settings) -> list[str]:
 def choose(
     workflow: StoredWorkflow, roles: Sequence[str], ready: Sequence[Cast], *, default: str = ""
 ) -> dict[str, AgentChoice]:
-    """Choose an agent for each of `roles`: the first that is ready, and a second one for roles that judge the work of
-    others, because two models seldom make the same mistake. A role that judges such a judge gets the first again.
-    `default` is the adapter of the roles that get no agent here. A role that none of them can play is left out."""
+    """Choose an agent for each of `roles`. It is the first agent that is ready or, for a role that judges the work of
+    others, a second one, because two models seldom make the same mistake. A role that judges such a judge gets the
+    first agent again. `default` is the adapter of the roles that get no agent here. A role that no agent can play is
+    left out."""
     first = {edge.role for edge in workflow.graph.get(START, ())}
     chosen: dict[str, AgentChoice] = {}
     is_second = False
@@ -74,7 +76,7 @@ def choose(
 
 
 def can_be_held_to(agent: Any, restriction: str) -> bool:
-    """Whether an agent, or the kernel for it, can enforce a restriction on this machine."""
+    """Return whether an agent, or the kernel on its behalf, can enforce a restriction on this machine."""
     workflow = StoredWorkflow("", roles={"": StoredRole(capabilities=(restriction,))})
     return _can_play(Cast("", agent), workflow, "")
 

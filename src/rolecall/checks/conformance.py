@@ -1,7 +1,9 @@
-"""Run conformance fixtures: calls through our tools, events through our hooks, as functions or as a host does it.
+"""Run conformance fixtures: calls through our tools, and events through our hooks, either as functions or as a host
+runs them.
 
-The contract's three events are mapped to ours: a resumed agent is started again, and the files that an agent reports as
-touched are first touched by it. Paths are relative to the project's folder, and every case has the same session.
+Three events of the contract are mapped to events of ours: an agent that is resumed is started again, and files that an
+agent reports as touched are first touched by it. Paths are relative to the project's folder, and every case has the
+same session.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ OVER = {
     "both": ("tools", "mcp"),
     "all": ("tools", "mcp", "hooks", "hook-command"),
 }
-"""What fixtures can be run over, and the interfaces that it stands for: two for tools, two for events."""
+"""For each value of `over`, the interfaces through which fixtures are run: two for tools, and two for events."""
 
 
 def run(
     folder: str, *, over: str = "all", only: Sequence[str] = (), done: Callable[[int], object]
 ) -> ConformanceReport:
-    """Run the fixtures of a folder or a file, or `only` some of them by their test_id. `over` is a key of `OVER`;
-    `done` is called with the number of cases that have been run."""
+    """Run the fixtures in a folder or file, or only those whose test_id is in `only`. `over` is a key of `OVER`. `done`
+    is called with the number of cases that have been run."""
     fixtures = fixture.load(folder)
     if only:
         fixtures = _choose(fixtures, only)
@@ -57,7 +59,7 @@ def run(
 
 
 def _choose(fixtures: fixture.Fixtures, only: Sequence[str]) -> fixture.Fixtures:
-    """Select the named cases; an error without a test_id may belong to any of them, so it is kept."""
+    """Select the named cases. An error without a test_id is kept, because it might belong to any of them."""
     cases = [case for case in fixtures.cases if case.test_id in only]
     mistakes = [mistake for mistake in fixtures.mistakes if mistake.test_id in (*only, "")]
     known = {*(case.test_id for case in cases), *(mistake.test_id for mistake in mistakes)}
@@ -87,11 +89,11 @@ def in_process() -> Tell:
 
 
 def by_command(environ: Mapping[str, str]) -> Tell:
-    """Run each event in a child process, without our variables in its environment."""
+    """Return a function that runs each event in a child process, without our variables in its environment."""
     clean = {name: value for name, value in environ.items() if not name.startswith("ROLECALL_")}
 
     def tell(project: str, type: str, params: JsonObject) -> Any:
-        # A separate home, outside the folder that must contain only the project.
+        # Use a separate home, outside the folder that must contain only the project.
         home = os.path.join(os.path.dirname(os.path.dirname(project)), "home")
         options = ("--project", project, "--harness", params["harness_id"])
         reply: Any = {}
@@ -113,7 +115,7 @@ def by_command(environ: Mapping[str, str]) -> Tell:
 
 
 def _events(project: str, type: str, params: JsonObject) -> list[tuple[str, JsonObject]]:
-    """Our events for a fixture's event, with their payloads."""
+    """Return our events for a fixture's event, with their payloads."""
     given = {key: value for key, value in params.items() if key != "harness_id"}
     base = {"session": _SESSION, "cwd": project}
     if type not in ("agent_spawn", "agent_resume", "agent_complete"):

@@ -1,7 +1,7 @@
 """Check the agents that workflows need: their programs, versions, sign-ins and flags.
 
 Results are values; `cli/doctor.py` prints them. No check costs money: programs are only asked for their version and
-help, and a sign-in is detected by variables that are set and files that exist.
+help, and a sign-in is detected by environment variables that are set and files that exist.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ State = Literal["ready", "not installed", "does not run", "does not fit", "not s
 
 
 class Trouble(NamedTuple):
-    """A problem; `fix` says how to repair it."""
+    """A problem, and how to repair it in `fix`."""
 
     text: str
     fix: str = ""
@@ -46,11 +46,11 @@ class Trouble(NamedTuple):
 class SignIn(NamedTuple):
     state: Literal["yes", "no", "unknown"]
     how: str
-    """The evidence: the name of a variable or file, never its contents."""
+    """The evidence, which is the name of a variable or file, never its contents."""
 
 
 class DoctorPlace(NamedTuple):
-    """The environment agents would run in, and the folder threads would work in."""
+    """The environment in which agents would run, and the folder in which threads would work."""
 
     env: Mapping[str, str]
     folder: Path
@@ -64,11 +64,11 @@ class AgentFinding:
 
     agent: str
     program: str = ""
-    """The command that starts it; empty if it needs none."""
+    """The command that starts the agent, or empty if the agent needs no program."""
     path: str | None = None
     version: str | None = None
     signed_in: SignIn | None = None
-    """None if there is nothing to sign in to."""
+    """Whether the agent is signed in, or None if there is nothing to sign in to."""
     missing_flags: tuple[str, ...] = ()
     state: State = "ready"
     troubles: tuple[Trouble, ...] = ()
@@ -87,7 +87,7 @@ class AgentNeed:
     entry: StoredRole
     workdir: Workdir
     cast: Cast | None
-    """None if no agent was found, which `trouble` explains."""
+    """The agent, or None if none was found, in which case `trouble` says why."""
     trouble: Trouble | None = None
     lacks_agent: bool = False
     """Whether nobody has chosen an agent for the role."""
@@ -98,7 +98,7 @@ class Diagnosis:
     checks: tuple[Check, ...]
     needs: tuple[AgentNeed, ...]
     findings: Mapping[str, AgentFinding]
-    """By label: the agents that are needed, and those that were requested in addition."""
+    """The findings by label, for the agents that are needed and those that were requested in addition."""
 
     @property
     def is_ready(self) -> bool:
@@ -108,7 +108,7 @@ class Diagnosis:
         return [need for need in self.needs if need.cast is not None and label_of(need.cast) == label]
 
     def troubles(self) -> list[Trouble]:
-        """The problems that keep workflows from running. An agent that no role needs does not count."""
+        """Return the problems that keep workflows from running. An agent that no role needs does not count."""
         found = [Trouble(check.text, check.fix) for check in self.checks if check.state == "problem"]
         without_agent: dict[str, list[str]] = {}
         choose_one = ""
@@ -135,7 +135,7 @@ async def diagnose(
     besides: Sequence[Cast] = (),
     checks: Sequence[Check] = (),
 ) -> Diagnosis:
-    """Check every needed agent and those in `besides`, git, the endpoints and the collector of traces."""
+    """Check every needed agent, the agents in `besides`, git, the endpoints and the collector of traces."""
     wanted = [*(need.cast for need in needs if need.cast is not None), *besides]
     casts: dict[str, Cast] = {}
     for cast in wanted:
@@ -155,7 +155,7 @@ async def diagnose(
 
 
 def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], Playbook]) -> list[AgentNeed]:
-    """Every role of these workflows, and of the workflows that play their roles."""
+    """Return the needs of every role of these workflows, and of the workflows that play their roles."""
     needs: list[AgentNeed] = []
     waiting, seen = list(books), set[str]()
     while waiting:
@@ -185,18 +185,18 @@ def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], 
 
 
 def known_agents() -> list[Cast]:
-    """The agents that have their own adapters, without options."""
+    """Return the agents that have an adapter of their own, without options."""
     return [Cast(name, import_module(ADAPTERS[name]).default) for name in (*PROGRAMS, "builtin")]
 
 
 def preset_agents() -> list[Cast]:
-    """The agents with a preset for the Agent Client Protocol."""
+    """Return the agents that have a preset for the Agent Client Protocol."""
     acp = import_module(ADAPTERS["acp"]).acp
     return [Cast(f"acp:{name}", acp(name)) for name in PRESETS]
 
 
 def absence(agent: object, env: Mapping[str, str], folder: Path | None = None) -> Trouble | None:
-    """Why an agent cannot be started, as far as this can be seen without starting it; None if it can."""
+    """Return why an agent cannot be started, as far as this can be seen without starting it, or None if it can."""
     try:
         check_present(agent, env=env, folder=folder)
     except NotFound as error:
@@ -205,7 +205,7 @@ def absence(agent: object, env: Mapping[str, str], folder: Path | None = None) -
 
 
 def label_of(cast: Cast) -> str:
-    """The agent's label; agents with the same label are checked once, because the model makes no difference."""
+    """Return the agent's label. Agents with the same label are checked once, because the model makes no difference."""
     agent = cast.agent
     if isinstance(agent, Program) and not agent.executable and not getattr(agent, "env", None):
         return agent.name
@@ -213,7 +213,8 @@ def label_of(cast: Cast) -> str:
 
 
 async def examine(casts: Iterable[Cast], place: DoctorPlace, *, has_flags: bool = True) -> list[AgentFinding]:
-    """Check the agents, a few at a time; `has_flags` also compares their flags with those the adapters use."""
+    """Check the agents, a few at a time. With `has_flags`, also compare their flags with those that the adapters
+    use."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def examine_one(cast: Cast) -> AgentFinding:
@@ -233,7 +234,7 @@ async def _examine(cast: Cast, place: DoctorPlace, *, has_flags: bool) -> AgentF
     if program:
         found = replace(found, path=locate(agent, env=place.env, folder=place.folder))
 
-    # An unknown command is not asked for its version, because running it could do anything.
+    # Do not ask an unknown command for its version, because running it could do anything.
     if isinstance(agent, Program):
         path, around, help = found.path or "", place._replace(env=env_of(agent, place.env)), None
         try:
@@ -265,7 +266,7 @@ async def _examine(cast: Cast, place: DoctorPlace, *, has_flags: bool) -> AgentF
 
 
 async def _run(argv: Sequence[str], place: DoctorPlace) -> process.Exit:
-    """Run a program that only prints something: in a temporary folder, without input, with limits."""
+    """Run a program that only prints something, in a temporary folder, without input and with limits."""
     with TemporaryDirectory(prefix="rolecall-") as folder:
         return await process.run(
             argv,
@@ -279,11 +280,11 @@ async def _run(argv: Sequence[str], place: DoctorPlace) -> process.Exit:
 # -- sign-ins --
 
 _SIGN_IN_OF = {"acp:codex-acp": "codex", "acp:claude-agent-acp": "claude"}
-"""Agents that use another agent's sign-in."""
+"""The agents that use another agent's sign-in."""
 
 
 def _find_program(agent: object) -> Program | None:
-    """The adapter that knows how to detect this agent's sign-in."""
+    """Return the adapter that can detect this agent's sign-in, or None."""
     if isinstance(agent, Program):
         return agent
     name = str(getattr(agent, "name", "")) if adapter_of(agent) == "acp" else ""
@@ -293,8 +294,8 @@ def _find_program(agent: object) -> Program | None:
 
 
 def _find_sign_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
-    """Find evidence of a sign-in: a variable that is set or a file that exists. A name with `?` is a settings file that
-    may or may not contain a sign-in."""
+    """Find evidence of a sign-in: an environment variable that is set or a file that exists. A name that ends in `?` is
+    a settings file that might contain a sign-in. Return None if there is nothing to sign in to."""
 
     def exists(sign: str) -> bool:
         if not sign.startswith("~"):
@@ -313,7 +314,7 @@ def _find_sign_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
         return SignIn("unknown", f"it may be in what {there[0].removesuffix('?')} holds")
     if not signs:
         return SignIn("unknown", "it cannot be seen from outside")
-    # On macOS, programs keep keys in the keychain, and reading it would prompt the user.
+    # On macOS, programs keep keys in the keychain; reading it would prompt the user.
     is_hidden = sys.platform == "darwin" or not env.get("HOME")
     looked = ", ".join(sign for sign in signs if not sign.endswith("?"))
     return SignIn("unknown" if is_hidden else "no", f"looked for {looked}")
@@ -323,7 +324,7 @@ def _find_sign_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
 
 
 async def _check_git(place: DoctorPlace, *, is_needed: bool) -> Check:
-    """Check git and, if a role works in a worktree, that there is a repository with something to check out."""
+    """Check git. If a role works in a worktree, also check that there is a repository with something to check out."""
     path, is_there = find_program("git", env=place.env, folder=place.folder)
     if path is None or not is_there:
         text = "git was not found: work folders of the kind `worktree` need it"

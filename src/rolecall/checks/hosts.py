@@ -1,8 +1,9 @@
-"""Check whether our installation in a host works: its files, its servers, its hooks, and the host itself.
+"""Check whether our installation in a host works: the files, the servers, the hooks, and the host itself.
 
-The commands that are in the files now are tried, not those that would be written: every server is started and asked for
-its tools, and every hook is run with a sample payload. Hooks run in a temporary project, so the real one is not
-touched. A repository may come from anybody, so a program inside the project is run only if it is the running Rolecall.
+The checks try the commands that are in the files now, not those that an installation would write: every server is
+started and asked for its tools, and every hook is run with a sample payload. Hooks run in a temporary project, so the
+real project is not touched. A repository can come from anybody, so a program inside the project is run only if it is
+the running Rolecall.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ _PATIENCE = 10.0
 _AT_ONCE = 8
 _LONGEST_QUOTE = 200
 _BEFORE_TOOLS = ("PreToolUse", "tool.execute.before")
-"""The hosts' names for the event at which a tool can be refused; its sample payload is an edit."""
+"""The hosts' names for the event in which a tool can be refused. The sample payload of this event is an edit."""
 
 
 def check_hosts(setups: Sequence[HostSetup], *, blocks_edits: bool) -> list[Check]:
-    """Check every host that has something of ours, in each scope.
+    """Check every host in which something of ours is installed, in each scope.
 
-    `blocks_edits`: whether hooks should refuse an edit that no task covers.
+    `blocks_edits` says whether hooks should refuse an edit that is not covered by a task.
     """
     found: list[Check] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         present = {host: [one for one in setups if is_present(wiring_of(host, one))] for host in HOSTS}
-        # Some hosts take seconds to print their version, so all are asked at once while the other checks run.
+        # Some hosts take seconds to print their version, so ask all of them at once while the other checks run.
         programs = {
             host: pool.submit(_check_program, host, scopes[0].env)
             for host, scopes in present.items()
@@ -107,16 +108,16 @@ class _Scope(NamedTuple):
         yield from self._check_files()
         try:
             commands = module.commands(self.setup)
-        except RolecallError:  # an unreadable file is reported by its own check
+        except RolecallError:  # the check of the files reports an unreadable file
             return
         with TemporaryDirectory(prefix="rolecall-doctor-") as folder:
-            # In the user's scope, hooks act only in folders that have a repository and a project.
+            # In the user's scope, hooks act only in folders that contain a repository and a project.
             for name in (".git", ".nexus"):
                 os.mkdir(os.path.join(folder, name))
             with open(os.path.join(folder, ".git", "HEAD"), "w", encoding="utf-8") as file:
                 file.write("ref: refs/heads/main\n")
 
-            # All servers at once, as hosts start them.
+            # Start all servers at once, as hosts do.
             words_of = commands.servers.values()
             answers = list(
                 pool.map(lambda words: self._why_not(words) or self._try_server(words, folder), words_of)
@@ -129,7 +130,7 @@ class _Scope(NamedTuple):
                 answering = _count(len(counts), "server answers", "servers answer")
                 yield Check(self.name, "ok", f"{answering}, with up to {max(counts)} tools")
 
-            # The hooks one after the other, so that each is timed on its own.
+            # Run the hooks one after the other, so that each is timed on its own.
             slowest, troubles = 0.0, dict[str, str]()
             for event, words in commands.hooks.items():
                 start = time.perf_counter()
@@ -166,7 +167,7 @@ class _Scope(NamedTuple):
             yield Check(self.name, "ok", f"{_count(current, 'file is', 'files are')} up to date")
 
     def _try_server(self, words: tuple[str, ...], folder: str) -> int | str:
-        """The number of a server's tools, or a description of the problem."""
+        """Return the number of a server's tools, or a description of the problem."""
         with TemporaryFile() as stderr:
             command = _with_project(words, folder)
             child = ServerChild(folder, self.setup.env, command=command, stderr=stderr, patience=_PATIENCE)
@@ -185,9 +186,9 @@ class _Scope(NamedTuple):
         return len(tools)
 
     def _try_hook(self, event: str, words: Sequence[str], folder: str, *, blocks_edits: bool) -> str:
-        """Describe the problem with a hook; an empty text means that it works."""
+        """Describe the problem with a hook, or return an empty string if the hook works."""
         module = host_module(self.host)
-        # If an agent runs doctor, Claude Code may have set this variable to the real project.
+        # If an agent runs doctor, Claude Code might have set this variable to the real project.
         env = {**self.setup.env, "CLAUDE_PROJECT_DIR": folder}
         try:
             payload = json.dumps(module.sample(event, folder))
@@ -203,7 +204,7 @@ class _Scope(NamedTuple):
         return ""
 
     def _why_not(self, words: Sequence[str]) -> str:
-        """Why a command must not be run; empty if it may be."""
+        """Return why a command must not be run, or an empty string if running it is safe."""
         own, project = self.setup.command, self.setup.project
         if not words:
             return "went missing"
@@ -219,7 +220,7 @@ class _Scope(NamedTuple):
         return ""
 
     def _report(self, kind: str, troubles: Mapping[str, str]) -> Iterator[Check]:
-        """Report one problem for all commands that share it."""
+        """Yield one problem for all commands that share it."""
         for trouble in dict.fromkeys(troubles.values()):
             names = [name for name, found in troubles.items() if found == trouble]
             text = f"the {kind}{'s' if len(names) > 1 else ''} {_join(names)} {trouble}"
@@ -227,7 +228,7 @@ class _Scope(NamedTuple):
 
 
 def _find_fault(path: str) -> str:
-    """Why a host cannot load an agent or skill file that somebody changed; empty if it can."""
+    """Return why a host cannot load an agent or skill file that somebody changed, or an empty string if it can."""
     text = read_text(path) or ""
     try:
         if path.endswith(".toml"):
@@ -242,7 +243,7 @@ def _find_fault(path: str) -> str:
 
 
 def _with_project(words: Sequence[str], folder: str) -> list[str]:
-    """The command with `folder` as its project, if it names a project."""
+    """Return the command with `folder` as its project, if the command names a project."""
     given = list(words)
     if "--project" in given[:-1]:
         given[given.index("--project") + 1] = folder

@@ -1,7 +1,7 @@
 """Check the machine: Python, git, the home folder and its contents, and the endpoint that reads answers.
 
-The checks create nothing and cost nothing. The only requests that leave the machine go to the configured endpoint and
-to the configured collector of traces, each with its own key. `doctor.py` checks agents.
+The checks create nothing and cost nothing. The only requests that leave the machine are sent to the configured endpoint
+and the configured collector of traces, each with its own key. `doctor.py` checks agents.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PATIENCE = 5.0
 
 
 class Check(NamedTuple):
-    """The result of one check; `fix` says how to repair it."""
+    """The result of one check, and how to repair a problem in `fix`."""
 
     name: str
     state: Literal["ok", "warning", "problem"]
@@ -38,7 +38,7 @@ class Check(NamedTuple):
 
 
 def check_home(open_store: Callable[[str], Store], *, url: str | None = None) -> list[Check]:
-    """Check Python, the home folder and its contents; `open_store` opens a store (at `url`, or the configured one)
+    """Check Python, the home folder and its contents. `open_store` opens a store (at `url`, or the configured one)
     without creating it."""
     checks = [Check("python", "ok", f"{sys.version.split()[0]} ({sys.executable})")]
 
@@ -87,11 +87,11 @@ _NO_NAMESPACES = {
         "Install bubblewrap, or: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
     ),
 }
-"""Settings of the kernel that forbid user namespaces: the value that does, and what changes it."""
+"""Kernel settings that forbid user namespaces, each with the value that forbids them and how to change it."""
 
 
 def check_sandbox(layers: Layers, env: Mapping[str, str]) -> Check:
-    """Say what the kernel can enforce, and what keeps it from enforcing more."""
+    """Say what the kernel can enforce, and what prevents it from enforcing more."""
     weak = "restricted roles rely on the agents' own settings"
     if not sys.platform.startswith("linux"):
         return Check("sandbox", "ok", f"not Linux: {weak}")
@@ -137,10 +137,10 @@ async def check_extract(
     *,
     project: Settings | None = None,
 ) -> list[Check]:
-    """Check the configured endpoint and those that roles name in their overrides, each once.
+    """Check the configured endpoint and the endpoints that roles name in their overrides, each once.
 
-    `project` is the section of rolecall.yaml. An address that comes from a file of the project is asked without its
-    key: looking at somebody's project sends no secret anywhere.
+    `project` is the `extract` section of rolecall.yaml. An endpoint whose address comes from a file of the project is
+    asked without its key, so that checking somebody's project sends no secret anywhere.
     """
     own = (settings.get("extract") or {}).get("baseUrl")
     if project is not None:
@@ -171,7 +171,7 @@ async def check_extract(
 async def check_endpoint(
     endpoint: Endpoint, *, is_key_withheld: bool = False, patience: float = PATIENCE
 ) -> Check:
-    """Check that a model endpoint answers, by asking for its list of models, which is free."""
+    """Check that a model's endpoint answers, by asking for its list of models, which is free."""
     place, key, fault = endpoint.place, endpoint.api_key or "", ""
     try:
         request = ModelRequest(endpoint._replace(timeout=patience), "/models", "the extract model")
@@ -199,13 +199,14 @@ async def check_endpoint(
 
 
 async def check_collector(settings: Settings, env: Mapping[str, str]) -> list[Check]:
-    """Check that the configured collector of traces takes a request without spans; nothing if none is configured."""
+    """Check that the configured collector of traces takes a request without spans. Return an empty list if no collector
+    is configured."""
     try:
         found = collector(settings, env)
         if found is None:
             return []
         await asyncio.to_thread(otlp.probe, found)
-    except otlp.CollectorError as error:  # threads run without it
+    except otlp.CollectorError as error:  # threads run without a collector
         return [Check("traces", "warning", error.message, error.hint)]
     except UsageError as error:
         return [Check("traces", "problem", error.message, error.hint)]

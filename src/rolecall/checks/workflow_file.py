@@ -1,6 +1,6 @@
-"""Check a workflow file completely; a Python file is loaded in a child process.
+"""Check a workflow file completely. A Python file is loaded in a child process.
 
-A user's file may hang, exit, crash or print. A child process with a timeout protects the caller from that. The child
+A user's file might hang, exit, crash or print. A child process with a timeout protects the caller from that. The child
 (`python -m rolecall.checks.workflow_file`) reads its instructions from standard input and answers in JSON.
 """
 
@@ -38,9 +38,9 @@ else:
     sandbox = Module("rolecall.agents.sandbox")
 
 PATIENCE = 20.0
-"""Seconds that checking a file may take."""
+"""Seconds that checking a file can take."""
 AT_ONCE = 2
-"""Child processes that may run at once."""
+"""The number of child processes that can run at once."""
 _MAX_ANSWER = 8 * 1024 * 1024
 
 
@@ -50,17 +50,17 @@ class FileReport:
 
     path: str
     workflow: StoredWorkflow | None
-    """The workflow in the file, without its functions if it is in Python; None if there is an error."""
+    """The workflow in the file, without its functions if the file is in Python, or None if there is an error."""
     problems: tuple[Problem, ...]
-    """Problems of the definition."""
+    """Problems with the definition."""
     agents: tuple[Problem, ...] = ()
-    """Roles that no agent here can play."""
+    """Problems with roles that no agent on this machine can play."""
     coded: tuple[str, ...] = ()
-    """Roles that functions or objects of a Python file play."""
+    """The roles that functions or objects in a Python file play."""
 
     @property
     def extracts(self) -> list[Settings | None]:
-        """The settings of its roles for the model that reads answers."""
+        """The settings of the workflow's roles for the model that reads answers."""
         return [role.extract for role in self.workflow.roles.values()] if self.workflow else []
 
 
@@ -69,8 +69,8 @@ async def _play_in_file(_: ThreadContext) -> JsonObject:
 
 
 def check_apart(path: str, *, folder: str) -> registry.Checked:
-    """Check one file as `check` does, for callers that only look at it. Its playbook knows which roles are played by
-    code, but not the code."""
+    """Check one file as `check` does, for callers that only look at the file. The playbook in the result knows which
+    roles are played by code, but does not contain the code."""
     checking = check([path], folder=folder, env=config.environment(), severity="warning")
     try:
         asyncio.get_running_loop()
@@ -94,15 +94,15 @@ async def check(
     patience: float = PATIENCE,
     severity: Literal["error", "warning"] = "error",
 ) -> list[FileReport]:
-    """Report on each file, in the given order. Each Python file gets its own child; the others share one. Agents and
-    other workflows are looked up from `folder`; copies of Python files are stored in `keep`, so that later edits do not
-    change what was checked (see `versions.py`). `severity` is that of roles that nobody can play."""
+    """Report on each file, in the given order. Each Python file gets a child process of its own; the other files share
+    one. Agents and other workflows are looked up from `folder`. Copies of Python files are stored in `keep`, so that
+    later edits do not change what was checked (see `versions.py`). `severity` applies to roles that nobody can play."""
     alone = [[path] for path in paths if path.endswith(".py")]
     together = [path for path in paths if not path.endswith(".py")]
     gate = asyncio.Semaphore(AT_ONCE)
 
-    # A file of the project must not do more than define: it writes nothing and connects to nobody. It sees our home and
-    # every variable, because the agents of the configuration are looked up.
+    # A file of the project must only define things, so it cannot write or connect to anything. It sees our home and
+    # every environment variable, because the configured agents are looked up.
     layers = configured_layers(env)
     policy = None
     if layers.can_restrict_files:
@@ -112,7 +112,7 @@ async def check(
     async def check_batch(batch: list[str]) -> list[FileReport]:
         async with gate:
             ended = await process.run(
-                # -P: a file of the project must not shadow one of the modules that are imported.
+                # With -P, a file in the project cannot shadow an imported module.
                 [sys.executable, "-P", "-m", "rolecall.checks.workflow_file"],
                 cwd=Path(folder),
                 env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
@@ -121,7 +121,7 @@ async def check(
                         "sources": _keep_copies(batch, keep),
                         "folder": folder,
                         "severity": severity,
-                        "layers": layers,  # in the sandbox, the child could make none itself
+                        "layers": layers,  # inside the sandbox, the child could not determine them itself
                     }
                 ),
                 timeout=patience,
@@ -146,12 +146,13 @@ async def check(
 
 
 def _keep_copies(paths: Sequence[str], keep: str) -> list[tuple[str, str]]:
-    """Each path, with that of the file to load: a copy in `keep` of a workflow in Python that may be loaded."""
+    """Return each path with the path of the file to load. For a Python workflow that may be loaded, this is a copy in
+    `keep`."""
     found = []
     for path in paths:
         source = path
         if keep and path.endswith(".py"):
-            with suppress(RolecallError, OSError):  # the child meets the same problem, and reports it
+            with suppress(RolecallError, OSError):  # the child meets the same problem and reports it
                 registry.check_trust(path)
                 source = versions.keep(path, keep)
         found.append((path, source))
@@ -178,7 +179,7 @@ def _read_problem(fields: JsonObject) -> Problem:
 
 def main() -> None:
     order = json.loads(sys.stdin.read())
-    # Output that a file prints, even from C code, must not end up in the answer.
+    # Output that a file prints, even from C code, must not become part of the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     layers = sandbox.Layers(*order["layers"])
@@ -188,20 +189,20 @@ def main() -> None:
     ]
     answer.write(json.dumps(reports))
     answer.flush()
-    os._exit(0)  # even if the file has started threads
+    os._exit(0)  # exit even if the file has started threads
 
 
 def _check_file(
     path: str, source: str, folder: str, severity: Literal["error", "warning"], layers: Layers
 ) -> JsonObject:
     def find(name: str) -> Playbook:
-        """Load another workflow that plays a role, from the project, from the store or from the gallery."""
+        """Load another workflow that plays a role, from the project, the store or the gallery."""
         path = None
         with suppress(NotFound):
             path = registry.find(None, name, folder=folder).path
         if path is not None and not gallery.has_file(path):
             return registry.read_file(path)
-        try:  # a stored workflow comes before one of the gallery
+        try:  # a stored workflow takes precedence over one from the gallery
             with open_store(create=False) as store:
                 found = registry.find(store, name, folder=folder)
                 return (

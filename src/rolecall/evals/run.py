@@ -491,7 +491,8 @@ def read_judged(store: Store, ref: ThreadRef, task: str, prompt: str) -> Judged:
 
 
 def used_by(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
-    """The usage of a thread since `fork`, including failed attempts. Unreported amounts are left out."""
+    """Return the usage of a thread since `fork`, including failed attempts. Amounts that were not reported are left
+    out."""
     used: Mapping[str, float] = views.card(store, ref).get("usage", {})
     before = _totals_at(store, fork)
     return {
@@ -500,7 +501,7 @@ def used_by(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
 
 
 def saved_by(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
-    """The original usage of the steps that a thread has reused since `fork`."""
+    """Return the original usage of the steps that a thread has reused since `fork`."""
     before = _totals_at(store, fork).get("saved", {})
     saved = {
         key: value - before.get(key, 0)
@@ -517,13 +518,13 @@ def saved_by(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
 
 
 def _totals_at(store: Store, node: str) -> JsonObject:
-    """The usage of a chain up to a step; nothing at its start."""
+    """Return the usage of a chain up to a step. At the start of the chain, it is empty."""
     last = Chain(store, node).last if node else None
     return last.payload["totals"] if last else {}
 
 
 def list_agents(store: Store, ref: ThreadRef) -> list[dict[str, str]]:
-    """The player of each role of a thread, with the version of its program."""
+    """Return the player of each role of a thread, with the version of its program."""
     found: dict[tuple[str, str, str], None] = {}
     for step in Chain(store, ref.head):
         if step.parts is not None:
@@ -535,7 +536,7 @@ def list_agents(store: Store, ref: ThreadRef) -> list[dict[str, str]]:
 
 
 def describe_result(cell: Cell, result: Result) -> JsonObject:
-    """The result of a cell, for watchers of the run."""
+    """Return the result of a cell, for watchers of the run."""
     return {
         "number": cell.number,
         "variant": cell.variant.name,

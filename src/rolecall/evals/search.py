@@ -1,7 +1,7 @@
-"""Finds the version that broke something, with a judge that may be wrong. Pure: the caller asks the judge.
+"""Find the version that broke something, with a judge that might be wrong. Pure: the caller asks the judge.
 
-A search is a value: its answers determine everything else, so a run that was interrupted continues by building the
-search again from the recorded answers.
+A search is a value that is determined by its answers. To continue a run that was interrupted, build the search again
+from the recorded answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST_ANSWERS = 101
 
 
 def count_needed(error: float) -> int:
-    """How many answers about one version are needed so that their majority is wrong in at most one of a hundred
+    """Return how many answers about one version are needed so that their majority is wrong in at most one of a hundred
     cases."""
     for answers in range(1, _MOST_ANSWERS, 2):
         wrong = range(answers // 2 + 1, answers + 1)
@@ -27,27 +27,28 @@ def count_needed(error: float) -> int:
 
 
 def estimate_error(wrong: int, answers: int) -> float:
-    """How often an answer is wrong, estimated from these counts, with one more of each kind for unseen cases."""
+    """Estimate the probability that an answer is wrong from these counts, adding one answer of each kind for unseen
+    cases."""
     return min(0.45, (wrong + 1) / (answers + 2))
 
 
 @dataclass(frozen=True)
 class Search:
-    """The search for the first bad version among `versions` versions, numbered from 0 in their order: all before it
-    are good, all from it on are bad.
+    """The search for the first bad version among `versions` versions, numbered from 0 in their order. All versions
+    before it are good; it and all later versions are bad.
 
-    The method is probabilistic bisection: it keeps the probability of each version being the first bad one, asks
-    about the version that splits them in half, and weighs the answer by how often the judge is wrong. It may ask about
-    a version again. With an error of 0 this is plain bisection.
+    The method is probabilistic bisection. It keeps, for each version, the probability that this version is the first
+    bad one, asks about the version that splits these probabilities in half, and weighs the answer by how often the
+    judge is wrong. It can ask about the same version several times. With an error of 0, this is plain bisection.
     """
 
     versions: int
     error: float = 0.0
-    """How often the judge is wrong, or an upper bound, below one half."""
+    """The probability that the judge is wrong, or an upper bound. It must be below one half."""
     enough: float = 0.98
-    """How certain the answer must be."""
+    """The certainty from which the search ends."""
     told: tuple[tuple[int, bool], ...] = ()
-    """The answers so far: a version, and whether it passed."""
+    """The answers so far, each as a version and whether it passed."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.error < 0.5:
@@ -58,8 +59,8 @@ class Search:
 
     @cached_property
     def mistakes(self) -> tuple[int, ...]:
-        """For each version, how many answers are wrong if it is the first bad one; the last number is for the case that
-        all are good."""
+        """For each version, how many answers are wrong if that version is the first bad one. The last number is for the
+        case that all versions are good."""
         passes, failures_over_passes = 0, [0] * self.versions
         for version, passed in self.told:
             passes += passed
@@ -68,8 +69,8 @@ class Search:
 
     @cached_property
     def chances(self) -> tuple[float, ...]:
-        """The probability of each version being the first bad one; the last number is for the case that all are
-        good."""
+        """For each version, the probability that it is the first bad one. The last number is for the case that all
+        versions are good."""
         odds, fewest = self.error / (1 - self.error), min(self.mistakes)
         weights = [odds ** (mistakes - fewest) for mistakes in self.mistakes]
         total = sum(weights)
@@ -77,7 +78,7 @@ class Search:
 
     @property
     def answer(self) -> int:
-        """The version that is most likely the first bad one; `versions` if all are most likely good."""
+        """The version that is most likely the first bad one, or `versions` if most likely all are good."""
         return max(range(self.versions + 1), key=self.chances.__getitem__)
 
     @property
@@ -86,7 +87,7 @@ class Search:
         return self.chances[self.answer]
 
     def next_version(self) -> int | None:
-        """The version to ask about; None if the answer is certain enough."""
+        """Return the version to ask about next, or None if the answer is certain enough."""
         if self.certainty >= self.enough:
             return None
         bad = list(accumulate(self.chances[:-1]))

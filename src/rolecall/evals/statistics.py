@@ -1,8 +1,8 @@
-"""Estimates and paired comparisons. Pure: counts and amounts in, values with intervals out; the same data gives the
-same figures each time.
+"""Estimates and paired comparisons. The functions are pure: they turn counts and amounts into values with intervals,
+and the same data gives the same figures each time.
 
-The unit is the task, not the run: five repeats of one task say less than one run of five tasks, so an interval that
-counted every run as independent would be too narrow. All intervals generalise to similar tasks.
+The unit is the task, not the run. Five repeats of one task say less than one run each of five tasks, so an interval
+that counted every run as independent would be too narrow. All intervals generalise to similar tasks.
 `tests/evals/test_coverage.py` simulates suites and checks these promises.
 """
 
@@ -21,17 +21,17 @@ from typing import Any, Literal, NamedTuple
 from rolecall.errors import UsageError
 
 ALPHA = 0.05
-"""How often a test may report a difference that does not exist."""
+"""The probability with which a test is allowed to report a difference that does not exist."""
 RESAMPLES = 1000
 BASE_RATE = 0.7
-"""The pass rate of the base for which the smallest difference is computed."""
+"""The pass rate of the base that is assumed when the smallest detectable difference is computed."""
 POWER = 0.8
 """The probability with which a suite should detect an existing difference."""
 STAKES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
-"""The shares of the capital that are bet, each by a separate gambler; the mean of their capitals is the e-value."""
+"""The shares of their capital that separate gamblers bet. The mean of their capitals is the e-value."""
 NOTHING_SHARED = "No task has a verdict of both variants, so there is nothing to compare."
 _Z = NormalDist().inv_cdf(0.975)
-"""The level of intervals that contain the true value in 95 % of cases."""
+"""The normal quantile for intervals that contain the true value in 95 % of cases."""
 _SEED = 20
 _MOST_DRAWS = 2_000_000
 _MOST_ADDITIONS = 5_000_000
@@ -48,7 +48,7 @@ class Interval(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """For one task: how many runs passed, and how many have a verdict. Estimates leave out tasks without a verdict."""
+    """How many runs of one task passed, and how many have a verdict. Estimates leave out tasks without a verdict."""
 
     passed: int
     runs: int
@@ -59,7 +59,7 @@ class Tally(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """One task's runs under two variants. A comparison leaves a task out if one variant has no run with a verdict."""
+    """One task's runs with two variants. A comparison leaves a task out if one variant has no run with a verdict."""
 
     base: Tally
     variant: Tally
@@ -67,7 +67,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Rate:
-    """A pass rate: the mean of the tasks' own rates."""
+    """A pass rate, which is the mean of the tasks' own rates."""
 
     value: float
     interval: Interval
@@ -77,7 +77,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over tasks. A single task has no interval."""
+    """A mean over tasks. For a single task, there is no interval."""
 
     value: float
     interval: Interval | None
@@ -86,7 +86,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher the variant is than the base, and how often chance alone would produce such a difference."""
+    """By how much the variant is higher than the base, and how often chance alone would produce such a difference."""
 
     value: float
     interval: Interval | None
@@ -96,10 +96,11 @@ class Difference:
 
 
 def estimate_rate(tallies: Sequence[Tally]) -> Rate | None:
-    """The pass rate with its Wilson interval; None if no task has a verdict.
+    """Estimate the pass rate, with its Wilson interval. Return None if no task has a verdict.
 
-    With repeats, the number of runs in Wilson's formula is replaced by the number of independent runs that would vary
-    as much as the tasks' rates do: between the number of tasks (repeats of a task all agree) and of runs.
+    With repeats, the number of runs in Wilson's formula is replaced by the number of independent runs whose rate would
+    vary as much as the tasks' rates do. That number is between the number of tasks (all repeats of each task agree) and
+    the number of runs.
     """
     rates = [tally.rate for tally in tallies if tally.runs]
     if not rates:
@@ -118,36 +119,36 @@ def estimate_rate(tallies: Sequence[Tally]) -> Rate | None:
     middle = (value + weight / 2) / (1 + weight)
     half = z * math.sqrt(value * (1 - value) / independent + weight / independent / 4) / (1 + weight)
     low, high = max(0.0, middle - half), min(1.0, middle + half)
-    within = Interval(min(low, value), max(high, value))  # 0 and 1 in spite of rounding
+    within = Interval(min(low, value), max(high, value))  # include 0 and 1 in spite of rounding
     return Rate(value, within, tasks, runs)
 
 
 def estimate_pass_at(tallies: Iterable[Tally], k: int) -> float | None:
-    """The probability that at least one of `k` runs of a task passes (pass@k, the unbiased estimate), as a mean over
-    the tasks that have `k` runs; None if no task has `k` runs."""
+    """Estimate the probability that at least one of `k` runs of a task passes (the unbiased estimate of pass@k), as a
+    mean over the tasks that have `k` runs. Return None if no task has `k` runs."""
     shares = [1 - math.comb(runs - passed, k) / math.comb(runs, k) for passed, runs in tallies if runs >= k]
     return fmean(shares) if shares else None
 
 
 def estimate_pass_every(tallies: Iterable[Tally], k: int) -> float | None:
-    """The probability that all of `k` runs of a task pass (pass^k), as a mean over the tasks that have `k` runs; None
-    if no task has `k` runs."""
+    """Estimate the probability that all of `k` runs of a task pass (pass^k), as a mean over the tasks that have `k`
+    runs. Return None if no task has `k` runs."""
     shares = [math.comb(passed, k) / math.comb(runs, k) for passed, runs in tallies if runs >= k]
     return fmean(shares) if shares else None
 
 
 def estimate_mean(runs: Iterable[Sequence[float]]) -> Mean | None:
-    """The mean of a score or an amount, given the runs of each task; None without runs. The interval is a
-    bootstrap of tasks: it draws as many tasks as there are, with replacement, many times, and takes the range of the
-    means. The range is a little wider than the percentiles, as a t interval is wider than a normal one."""
+    """Estimate the mean of a score or an amount from the runs of each task. Return None if there are no runs. The
+    interval is a bootstrap of tasks: it draws as many tasks as there are, with replacement, many times, and takes the
+    range of the means. The range is a little wider than the percentiles, as a t interval is wider than a normal one."""
     values = [fmean(of_task) for of_task in runs if of_task]
     return Mean(fmean(values), _bootstrap(values), len(values)) if values else None
 
 
 def estimate_per_pass(amounts: Sequence[Sequence[float]], tallies: Sequence[Tally]) -> Mean | None:
-    """The cost of one solved task, in money, tokens or minutes: the sum over all runs, failed ones included, divided by
-    the number of runs that passed. None if none passed, or if the amount of a run is unknown. The interval is a
-    bootstrap of tasks; it is None if so few passed that the upper end is unknown."""
+    """Estimate the cost of one solved task, in money, tokens or minutes: the sum over all runs, including failed ones,
+    divided by the number of runs that passed. Return None if no run passed, or if the amount of a run is unknown. The
+    interval is a bootstrap of tasks; it is None if so few runs passed that its upper end is unknown."""
     totals = [math.fsum(of_task) for of_task in amounts]
     passed = [tally.passed for tally in tallies]
     if not any(passed) or [len(of_task) for of_task in amounts] != [tally.runs for tally in tallies]:
@@ -166,17 +167,17 @@ def estimate_per_pass(amounts: Sequence[Sequence[float]], tallies: Sequence[Tall
 
 
 def compare_rates(pairs: Iterable[Pair]) -> Difference:
-    """The difference in pass rate, paired by task.
+    """Estimate the difference in pass rate, paired by task.
 
-    The p value is exact: if the variants are equal, each task's difference is as likely to favour one as the other, so
-    the test counts the assignments of signs that give a sum at least as large. With one run per task this is the exact
-    McNemar test (without mid-p). The interval is a t interval of the tasks' differences.
+    The p value is exact. If the variants are equal, each task's difference is as likely to favour one variant as the
+    other, so the test counts the assignments of signs that give a sum at least as large. With one run per task, this is
+    the exact McNemar test (without mid-p). The interval is a t interval of the tasks' differences.
     """
     steps, scale = _list_steps(pairs)
     tail, is_exact = _find_tail(steps, abs(sum(steps)))
     method = "exact McNemar test" if scale == 1 else "exact sign-flip test by task"
 
-    # If all tasks agree, nothing shows how much tasks vary: one better and one worse task are added (Bonett, Price).
+    # If all tasks agree, nothing shows how much tasks vary, so add one better and one worse task (Bonett, Price).
     seen = steps if len(set(steps)) > 1 else [*steps, scale, -scale]
     middle = sum(seen) / len(seen) / scale
     half = _t(len(seen)) * math.sqrt(variance(seen) / len(seen)) / scale
@@ -190,10 +191,11 @@ def compare_rates(pairs: Iterable[Pair]) -> Difference:
 
 
 def compare_means(base: Iterable[Sequence[float]], variant: Iterable[Sequence[float]]) -> Difference:
-    """The difference in a score or an amount, given the runs of the same tasks in the same order. The interval is a
-    bootstrap of the tasks' differences, the p value comes from a sign-flip test on them."""
+    """Estimate the difference in a score or an amount from the runs of the same tasks in the same order. The interval
+    is a bootstrap of the tasks' differences, and the p value comes from a sign-flip test of these differences."""
     both = zip(base, variant, strict=True)
-    values = [round(fmean(new) - fmean(old), 12) for old, new in both if old and new]  # 0.1 + 0.2 is 0.3
+    # rounded, so that 0.1 + 0.2 is 0.3
+    values = [round(fmean(new) - fmean(old), 12) for old, new in both if old and new]
     if not values:
         raise UsageError(NOTHING_SHARED)
     sizes = [abs(value) for value in values if value]
@@ -208,15 +210,17 @@ def compare_means(base: Iterable[Sequence[float]], variant: Iterable[Sequence[fl
 
 
 def is_worse(pairs: Iterable[Pair], *, alpha: float = ALPHA) -> bool:
-    """Whether the pass rate of a variant is lower than that of its base by more than chance explains (a one-sided
-    paired test). Of variants as good as their base, at most `alpha` are called worse."""
+    """Return whether the pass rate of a variant is lower than that of its base by more than chance explains (a
+    one-sided paired test). Of the variants that are as good as their base, a share of at most `alpha` is called
+    worse."""
     steps, _ = _list_steps(pairs)
     return _find_tail(steps, -sum(steps))[0] <= alpha
 
 
 def classify_change(pair: Pair, *, alpha: float = ALPHA) -> Change:
-    """What happened to one task. It is fixed or broken if all runs changed from one verdict to the other, or if so
-    many did that chance is unlikely (Fisher's exact test). Otherwise it is flaky if its runs differ."""
+    """Classify what happened to one task. It is fixed or broken if all its runs changed from one verdict to the other,
+    or if so many did that chance is an unlikely explanation (Fisher's exact test). Otherwise it is flaky if its runs
+    have different verdicts."""
     base, variant = pair
     passed, runs = base.passed + variant.passed, base.runs + variant.runs
     if passed in (0, runs):
@@ -228,7 +232,7 @@ def classify_change(pair: Pair, *, alpha: float = ALPHA) -> Change:
 
 
 def _compare_exactly(base: Tally, variant: Tally) -> float:
-    """The two-sided p value of Fisher's exact test."""
+    """Return the two-sided p value of Fisher's exact test."""
     passed, runs = base.passed + variant.passed, base.runs + variant.runs
     ways = [
         math.comb(base.runs, here) * math.comb(variant.runs, passed - here)
@@ -239,13 +243,15 @@ def _compare_exactly(base: Tally, variant: Tally) -> float:
 
 
 def _t(tasks: int) -> float:
-    """The quantile of Student's t distribution for a mean of so many tasks, to the first order of its expansion."""
+    """Return the quantile of Student's t distribution for a mean over `tasks` tasks, to the first order of its
+    expansion."""
     return _Z * (1 + (_Z * _Z + 1) / (4 * max(1, tasks - 1)))
 
 
 @lru_cache(maxsize=2)
 def _resamplings(tasks: int) -> list[Callable[[Sequence[Any]], tuple[Any, ...]]]:
-    """Random draws of as many tasks as there are, the same each time. Each is a function that picks from a list."""
+    """Return random draws of as many tasks as there are, the same draws each time. Each draw is a function that picks
+    from a list."""
     draw = Random(_SEED)  # noqa: S311 -- keeps no secret
     numbers = list(range(tasks))
     count = min(RESAMPLES, _MOST_DRAWS // tasks)
@@ -260,15 +266,16 @@ def _bootstrap(values: Sequence[float]) -> Interval | None:
 
 
 def _cut(values: Sequence[float], tasks: int) -> Interval:
-    """The middle of sorted values: of the resampled means of few tasks a little more than the level, because they vary
-    less than the mean itself."""
+    """Return the middle part of sorted values. For the means of resamples of few tasks, the part is a little larger
+    than the level, because such means vary less than the mean itself."""
     share = NormalDist().cdf(-_t(tasks) * math.sqrt(tasks / (tasks - 1)))
     outside = int(share * len(values))
     return Interval(values[outside], values[-1 - outside])
 
 
 def _list_steps(pairs: Iterable[Pair]) -> tuple[list[int], int]:
-    """How much better each task is under the variant, in whole steps, and how many steps are the whole pass rate."""
+    """Return how much better each task is with the variant, in whole steps, and how many steps make up the whole pass
+    rate."""
     judged = [pair for pair in pairs if pair.base.runs and pair.variant.runs]
     if not judged:
         raise UsageError(NOTHING_SHARED)
@@ -281,7 +288,8 @@ def _list_steps(pairs: Iterable[Pair]) -> tuple[list[int], int]:
 
 
 def _find_tail(steps: Sequence[int], least: int) -> tuple[float, bool]:
-    """How likely steps of this size in random directions add up to at least `least`; and whether that is exact."""
+    """Return the probability that steps of this size in random directions add up to at least `least`, and whether that
+    probability is exact."""
     sizes = [abs(step) for step in steps if step]
     if len(sizes) * sum(sizes) <= _MOST_ADDITIONS:
         return _count_signs(sizes, least), True
@@ -289,8 +297,9 @@ def _find_tail(steps: Sequence[int], least: int) -> tuple[float, bool]:
 
 
 def _count_signs(sizes: Sequence[int], least: int) -> float:
-    """How likely the sum of the sizes with random signs is at least `least`, from all assignments of signs."""
-    counts = [1]  # of the assignments with each sum of the positive sizes
+    """Return the probability that the sum of the sizes with random signs is at least `least`, from all assignments of
+    signs."""
+    counts = [1]  # the number of assignments for each sum of the positive sizes
     for size in sizes:
         gap = [0] * size
         counts = list(map(add, counts + gap, gap + counts))
@@ -304,7 +313,8 @@ def _list_signs(sizes: Sequence[float], least: float) -> float:
 
 
 def _draw_signs(sizes: Sequence[float], least: float) -> float:
-    """An estimate from random signs. The signs that were seen count as one of the draws, which keeps the test valid."""
+    """Estimate the probability from random signs. The observed signs count as one of the draws, which keeps the test
+    valid."""
     draw = Random(_SEED)  # noqa: S311 -- keeps no secret
     least -= 1e-9 * sum(sizes)
     hits: int = sum(sum(map(mul, sizes, draw.choices((1, -1), k=len(sizes)))) >= least for _ in range(_FLIPS))
@@ -315,13 +325,13 @@ def _draw_signs(sizes: Sequence[float], least: float) -> float:
 
 
 def find_smallest_difference(tasks: int, repeats: int = 1) -> float | None:
-    """The smallest drop in pass rate that a comparison by task detects with a probability of `POWER`; None if it would
-    not even detect the largest possible drop.
+    """Return the smallest drop in pass rate that a comparison by task detects with a probability of `POWER`, or None if
+    it would not even detect the largest possible drop.
 
-    The model: a share of the tasks changes from always to never passing, and that share is the difference. The other
-    tasks do not change, and two runs of them have different verdicts half as often as coin tosses at the base rate
-    would. Repeats reduce only this second part. The result follows from the normal approximation to the exact test,
-    corrected for its steps.
+    The model assumes that a share of the tasks changes from always passing to never passing, and that this share is the
+    difference. The other tasks do not change; two runs of such a task have different verdicts half as often as two
+    tosses of a coin with the base rate would. Repeats reduce only this second part. The result follows from the normal
+    approximation to the exact test, corrected for its steps.
     """
     noise = BASE_RATE * (1 - BASE_RATE)
     for_alpha, for_power = map(NormalDist().inv_cdf, (1 - ALPHA / 2, POWER))
@@ -346,24 +356,24 @@ def find_smallest_difference(tasks: int, repeats: int = 1) -> float | None:
 
 @dataclass(frozen=True)
 class EarlyAnswer:
-    """The evidence after some tasks."""
+    """The evidence after some of the tasks."""
 
     answer: Literal["better", "worse"] | None
-    """How the variant compares with the base; None while it is open."""
+    """How the variant compares with the base, or None while that is open."""
     e_value: float
-    """The evidence for a difference at the time the answer became clear, otherwise now."""
+    """The evidence for a difference, at the time when the answer became clear or, if it is not clear, now."""
     tasks: int
-    """After how many tasks the answer became clear, otherwise how many there are."""
+    """The number of tasks after which the answer became clear or, if it is not clear, the number of tasks so far."""
 
 
 def decide_early(pairs: Iterable[Pair], *, alpha: float = ALPHA) -> EarlyAnswer:
-    """Look after each task, in the order in which both variants finished them, until the e-value is `1 / alpha` (a
+    """Test after each task, in the order in which both variants finished the tasks, until the e-value is `1 / alpha` (a
     betting martingale on the tasks' differences in pass rate). A later task does not change an answer.
 
-    A test that is repeated after every task finds differences that do not exist far too often. The e-value does not: it
+    A test that is repeated after every task finds differences that do not exist far too often. The e-value does not. It
     is the capital of a gambler who starts with 1 and before each task bets on which variant will be better. If the
-    variants are equal, every bet is fair, and the capital ever reaches 20 with a probability of at most 1/20, however
-    often one looks.
+    variants are equal, every bet is fair, and the probability that the capital ever reaches 20 is at most 1/20, however
+    often it is checked.
     """
     better, worse = [1.0] * len(STAKES), [1.0] * len(STAKES)
     e_value, tasks = 1.0, 0

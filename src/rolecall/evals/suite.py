@@ -1,6 +1,6 @@
-"""A suite: which workflow is tried in which variants, on which tasks, how often, and who judges the results.
+"""A suite, which says which workflow is tried in which variants, on which tasks, how often, and who judges the results.
 
-`read_suite` reads the file and everything that it names, and finds every problem before anything runs.
+`read_suite` reads the file and everything that the file names, and finds every problem before anything runs.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ from rolecall.workflow.yaml import includer, read_text
 MOST_REPEATS = 1_000
 MOST_CELLS = 100_000
 SECONDS = 600.0
-"""How long a command judge and a setup may take."""
+"""Seconds that a command judge, and a setup, can take."""
 MEGABYTES = 4_096
-"""How much memory each process of a command judge may use."""
+"""Megabytes of memory that each process of a command judge can use."""
 JUDGE_ROLE = "judge"
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 class Variant(NamedTuple):
-    """One of the compared variants."""
+    """One of the variants that are compared."""
 
     name: str
     workflow: str
-    """A name, a path or an id, as written in the suite; in a stored suite, the id."""
+    """A name, a path or an id, as written in the suite. In a stored suite, it is the id."""
     agent: str | None = None
-    """Plays every role."""
+    """The agent that plays every role."""
     agents: Mapping[str, str] = {}
-    """Play single roles."""
+    """The agents that play single roles, keyed by role."""
 
 
 class Example(NamedTuple):
-    """An answer with a known verdict, to measure how often a judge agrees."""
+    """An answer with a known verdict, with which to measure how often a judge agrees."""
 
     prompt: str
     verdict: str
@@ -79,30 +79,30 @@ class Example(NamedTuple):
     answer: str = ""
     output: Mapping[str, Any] = {}
     files: str = ""
-    """A folder."""
+    """The path of a folder."""
 
 
 class Judge(NamedTuple):
-    """Says whether a result is good: a command, an expression, or an agent with a rubric."""
+    """What decides whether a result is good: a command, an expression, or an agent with a rubric."""
 
     name: str
     command: tuple[str, ...] = ()
     files: str = ""
-    """A folder that is copied over the result for the command, and that no agent sees."""
+    """A folder that is copied over the result for the command. No agent sees the folder."""
     seconds: float = SECONDS
     megabytes: int = MEGABYTES
     network: bool = False
-    """Whether the command may use the network."""
+    """Whether the command is allowed to use the network."""
     expression: str = ""
     agent: str = ""
     rubric: str = ""
     votes: int = 1
     calibrate: str = ""
-    """A file of answers with known verdicts."""
+    """The path of a file of answers with known verdicts."""
     examples: tuple[Example, ...] = ()
     """The content of that file."""
     gate: bool = False
-    """Whether it decides; if no judge of the suite does, all decide."""
+    """Whether the judge decides. If no judge of the suite has this set, all of them decide."""
 
     @property
     def kind(self) -> str:
@@ -110,16 +110,16 @@ class Judge(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Recorded threads as tasks."""
+    """Recorded threads that are used as tasks."""
 
     workflow: str
     since: int = 0
-    """In milliseconds."""
+    """The time from which threads count, in milliseconds."""
     most: int = 100
     fork: str = ""
-    """They are forked before the first step of this role; by default only their prompts and files are used."""
+    """The role before whose first step the threads are forked. If empty, only their prompts and files are used."""
     threads: tuple[str, ...] = ()
-    """The ids of the threads, if they are named."""
+    """The ids of the threads, if the threads are named."""
 
 
 class Suite(NamedTuple):
@@ -131,11 +131,11 @@ class Suite(NamedTuple):
     repeat: int
     judges: tuple[Judge, ...]
     limits: Mapping[str, float]
-    """`cost` and `minutes` of a whole run."""
+    """The limits of a whole run, `cost` and `minutes`."""
     reference: KnownAnswer | None
     cheat: KnownAnswer | None
     books: Mapping[str, Playbook]
-    """The workflow of each variant, ready to run."""
+    """The workflow of each variant, ready to run, keyed by the variant's name."""
 
     @property
     def deciding(self) -> tuple[Judge, ...]:
@@ -143,15 +143,16 @@ class Suite(NamedTuple):
         return tuple(judge for judge in self.judges if judge.gate) or self.judges
 
     def answers(self, kind: str, task: EvalTask) -> KnownAnswer | None:
-        """The `reference` or the `cheat` of a task: its own, or the suite's."""
+        """Return the `reference` or the `cheat` of a task, which is its own or the suite's."""
         own: KnownAnswer | None = getattr(task, kind) or getattr(self, kind)
         return own.paths_for(task.id) if own else None
 
 
 LoadWorkflow = Callable[[str], Playbook]
-"""Loads a workflow by its name, path or id, or as NAME@VERSION; raises RolecallError."""
+"""Loads a workflow by its name, path or id, or as NAME@VERSION. Raises RolecallError."""
 FindMissing = Callable[[Playbook, str | None, Mapping[str, str]], Sequence[tuple[str, RolecallError]]]
-"""(playbook, agent of every role, agents of single roles) -> the roles that no agent can play, and why."""
+"""Takes a playbook, the agent of every role and the agents of single roles. Returns the roles that no agent can play,
+each with the reason."""
 
 
 def read_suite(path: str, *, load: LoadWorkflow, missing: FindMissing) -> Suite:
@@ -166,7 +167,7 @@ def read_suite(path: str, *, load: LoadWorkflow, missing: FindMissing) -> Suite:
 
 
 def judge_workflow(judge: Judge) -> StoredWorkflow:
-    """The workflow in which the agent of a judge gives one vote."""
+    """Return the workflow in which the agent of a judge gives one vote."""
     schema = {
         "type": "object",
         "properties": {
@@ -191,7 +192,7 @@ def judge_workflow(judge: Judge) -> StoredWorkflow:
 
 
 class _SuiteForm(Record[Suite]):
-    """The form of one suite, which also reads the files that the suite names."""
+    """The form of one suite. It also reads the files that the suite names."""
 
     def __init__(self, path: str, load: LoadWorkflow, missing: FindMissing) -> None:
         self._path = path
@@ -324,7 +325,7 @@ class _SuiteForm(Record[Suite]):
                 )
 
     def read(self, value: Any, at: At) -> Suite | form.Unreadable:
-        """Read a suite with its tasks and workflows, and report contradictions between them."""
+        """Read a suite with its tasks and workflows, and report contradictions between its parts."""
         suite = super().read(value, at)
         if isinstance(suite, form.Unreadable):
             return suite
@@ -411,7 +412,7 @@ class _SuiteForm(Record[Suite]):
 
 
 def _combine(folder: str, workflows: Sequence[str], variants: Mapping[str, JsonObject]) -> Iterator[Variant]:
-    """Each variant with each workflow; a variant that names a workflow is combined only with that one."""
+    """Yield each variant with each workflow. A variant that names a workflow is combined only with that workflow."""
     for name, given in (variants or {"": {}}).items():
         own = given.get("workflow")
         for workflow in (own,) if own else workflows:
@@ -427,7 +428,7 @@ def _word(error: RolecallError) -> str:
 
 
 def _title(workflow: str) -> str:
-    """The name of a workflow that may be given by its path."""
+    """Return the name of a workflow that might be given by its path."""
     return os.path.splitext(os.path.basename(workflow))[0] if "/" in workflow else workflow
 
 

@@ -1,6 +1,6 @@
 """The tasks of a suite: their prompts and first files.
 
-A file of tasks has one JSON object on each line:
+A tasks file contains one JSON object on each line:
 
     {"id": "add", "prompt": "add(2, 3) must be 5", "files": "tasks/add", "setup": "make", "tags": ["quick"]}
 
@@ -24,25 +24,25 @@ from rolecall.workflow.yaml import read_text
 
 T = TypeVar("T")
 NAME = r"[A-Za-z0-9][\w.-]{0,79}"
-"""Names of tasks, variants and judges: they are parts of paths and titles."""
+"""The pattern for names of tasks, variants and judges, which become parts of paths and titles."""
 NAME_WANTED = "Use up to 80 letters, digits, `.`, `_` and `-`."
 
 
 class TaskFiles(NamedTuple):
-    """Where the files of a task come from: one of the three."""
+    """Where the files of a task come from: a folder, a commit of a repository, or a recorded tree."""
 
     folder: str = ""
     """An absolute path."""
     repository: str = ""
-    """An absolute path or a URL, with `commit`."""
+    """An absolute path or a URL. It is used together with `commit`."""
     commit: str = ""
     tree: str = ""
     """The id of a recorded tree."""
 
 
 class KnownAnswer(NamedTuple):
-    """A known answer to a task, in place of the agents' work: files, a patch or a command, and an output.
-    In a path, `{task}` stands for the id of the task."""
+    """A known answer to a task, in place of the agents' work: files, a patch or a command, and an output. In a path,
+    `{task}` is replaced with the id of the task."""
 
     folder: str = ""
     patch: str = ""
@@ -64,11 +64,11 @@ class EvalTask(NamedTuple):
     reference: KnownAnswer | None = None
     cheat: KnownAnswer | None = None
     fork: str = ""
-    """The step or start of a recorded thread from which the thread of this task continues."""
+    """The step or start of a recorded thread from which this task's threads continue."""
 
 
 class Words(Form[tuple[str, ...]]):
-    """A command: a list of words, or a line for the shell."""
+    """The form of a command: a list of words, or a line for the shell."""
 
     def read(self, value: Any, at: At) -> Any:
         if isinstance(value, str) and value.strip():
@@ -82,8 +82,8 @@ class Words(Form[tuple[str, ...]]):
 
 
 class Existing(Form[str]):
-    """The path of a file or folder, relative to the file that names it, made absolute. A path with `{task}` is
-    checked later."""
+    """The form of the path of a file or folder. The path is relative to the file that names it, and is made absolute. A
+    path with `{task}` is checked later."""
 
     def __init__(self, folder: str, what: str) -> None:
         self.folder, self.what = folder, what
@@ -101,7 +101,7 @@ class Existing(Form[str]):
 
 
 def describe_command(words: Sequence[str]) -> str:
-    """A command as written in the suite: the line for the shell, or its words."""
+    """Return a command as written in the suite: the line for the shell, or the words."""
     return words[2] if len(words) == 3 and [*words[:2]] == ["sh", "-c"] else join(words)
 
 
@@ -129,7 +129,7 @@ def _check_answer(answer: KnownAnswer, at: At) -> None:
 
 
 def task_form(folder: str) -> Form[EvalTask]:
-    """The form of one task; paths in it are relative to `folder`."""
+    """Return the form of one task. Paths in it are relative to `folder`."""
 
     def read_repository(repository: str, commit: str) -> TaskFiles:
         if "://" in repository or repository.partition(":")[0].count("@") == 1:
@@ -182,7 +182,7 @@ class Read(NamedTuple):
 
 
 def read_tasks(path: str) -> Read:
-    """Read a file with a task on each line; every problem has its line and column."""
+    """Read a file with a task on each line. Every problem has its line and column."""
     found, problems = read_lines(task_form(os.path.dirname(os.path.abspath(path))), path)
     tasks = tuple(task for _, task in found)
     for at, first in find_duplicates(tasks).items():
@@ -195,7 +195,7 @@ def read_tasks(path: str) -> Read:
 
 
 def read_lines(one: Form[T], path: str) -> tuple[list[tuple[int, T]], list[Problem]]:
-    """Read a file with a JSON value on each line: the values with their lines, and the problems."""
+    """Read a file with a JSON value on each line. Return the values with their line numbers, and the problems."""
     try:
         lines = read_text(path).removeprefix("\ufeff").splitlines()
     except UsageError as error:
@@ -210,7 +210,7 @@ def read_lines(one: Form[T], path: str) -> tuple[list[tuple[int, T]], list[Probl
             column = getattr(error, "colno", 1)
             problems.append(Problem("error", f"not valid JSON: {error}", path, number, column))
             continue
-        # The YAML reader knows positions and reads JSON, except for the surrogate pairs of an emoji.
+        # The YAML reader knows positions and reads JSON, except for the surrogate pairs of emoji.
         is_plain = "\\u" not in line
         loaded = form.load(one, line, source=path) if is_plain else form.load_value(one, value, source=path)
         problems += [problem._replace(line=number) for problem in loaded.problems]
@@ -220,6 +220,6 @@ def read_lines(one: Form[T], path: str) -> tuple[list[tuple[int, T]], list[Probl
 
 
 def find_duplicates(tasks: Sequence[EvalTask]) -> dict[int, int]:
-    """The positions of tasks with the id of an earlier task, each with the earlier position."""
+    """Return the positions of tasks with the same id as an earlier task, each with the position of the earlier task."""
     seen = dict[str, int]()
     return {at: first for at, task in enumerate(tasks) if (first := seen.setdefault(task.id, at)) != at}

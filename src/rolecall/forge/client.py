@@ -1,8 +1,8 @@
-"""The parts of the HTTP interfaces of GitHub and GitLab that a job needs: comments, rights, and requests for a merge.
+"""The parts of the HTTP APIs of GitHub and GitLab that a job needs: comments, permissions, and pull or merge requests.
 
-A temporary failure (429, 5xx, a used-up rate limit, a broken connection) is tried again. A request that creates
-something first checks whether an earlier try has created it. Redirects are not followed, because they would get the
-token.
+After a temporary failure (429, 5xx, an exhausted rate limit, a broken connection), a request is sent again. A request
+that creates something first checks whether an earlier attempt has created it. Redirects are not followed, because the
+other address would receive the token.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _HINTS = {
     301: "The project has moved: use its new address.",
 }
 _DEVELOPER = 30
-"""The lowest access level of GitLab that may push."""
+"""The lowest GitLab access level with push access."""
 
 
 class Unavailable(StorageError):
-    """The forge could not be reached, or failed temporarily."""
+    """Raised if the forge could not be reached, or failed temporarily."""
 
     def __init__(self, message: str, pause: float | None) -> None:
         super().__init__(message, hint="Run the job again; nothing that was saved is lost.")
@@ -49,7 +49,7 @@ class Unavailable(StorageError):
 
 
 class ForgeRefused(UsageError):
-    """The forge refused a request."""
+    """Raised if the forge refused a request."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message, hint=_HINTS.get(code, ""))
@@ -103,7 +103,7 @@ class Http:
             raise Unavailable(f"{what} failed: {error}", None) from error
 
     def retry(self, action: Callable[[], T]) -> T:
-        """Send a request that may be repeated, and retry it after temporary failures."""
+        """Send a request that can be repeated safely, and retry it after temporary failures."""
         for number in range(1, _TRIES + 1):
             try:
                 return action()
@@ -122,7 +122,7 @@ class Http:
         return self.retry(lambda: self.send(method, path, body)).value
 
     def pages(self, path: str) -> Iterator[JsonObject]:
-        """The entries of a list, read page by page."""
+        """Yield the entries of a list, which is read page by page."""
         for page in range(1, _MOST_PAGES + 1):
             answer = self.get(f"{path}{'&' if '?' in path else '?'}per_page=100&page={page}")
             yield from answer.value
@@ -141,17 +141,17 @@ class ChangeRequest(NamedTuple):
 
 class Forge(Protocol):
     def may_write(self, person: Person) -> bool:
-        """Whether somebody may push to the project."""
+        """Return whether a person has push access to the project."""
 
     def comment(self, subject: Subject, text: str, *, mark: str, known: str) -> str:
-        """Write Rolecall's comment, which begins with `mark`, and return its id. `known` is the id of the existing
-        comment, if any."""
+        """Write Rolecall's comment, which begins with `mark`, and return the comment's id. `known` is the id of the
+        existing comment, or empty."""
 
     def open_issue(self, title: str, text: str, *, mark: str) -> int:
-        """Open an issue whose text begins with `mark`, unless it is open, and return its number."""
+        """Open an issue whose text begins with `mark`, unless such an issue is already open. Return its number."""
 
     def open_request(self, request: ChangeRequest) -> str:
-        """Open a request for a merge, or update the one that is open, and return its address."""
+        """Open a pull or merge request, or update the existing one, and return its URL."""
 
 
 class GitHub:
@@ -162,7 +162,7 @@ class GitHub:
         self._owner = project.partition("/")[0]
 
     def may_write(self, person: Person) -> bool:
-        # Not the author's association: a member of an organisation may lack write access.
+        # Do not use the author's association: a member of an organisation can lack write access.
         try:
             found = self._http.get(f"{self._at}/collaborators/{quote(person.name, safe='')}/permission")
         except NotFound:
@@ -229,7 +229,7 @@ def open_forge(job: Job, **options: Any) -> Forge:
 
 
 def _create(http: Http, path: str, body: JsonObject, listed: str, mark: str = "") -> JsonObject:
-    """The existing entry of the list at `listed` whose text begins with `mark`, or else a new one."""
+    """Return the existing entry of the list at `listed` whose text begins with `mark`; if there is none, create one."""
 
     def create() -> JsonObject:
         for one in http.pages(listed):
@@ -251,8 +251,8 @@ def _write(
     known: str,
     listed: str = "",
 ) -> str:
-    """Change Rolecall's comment, or create it if it is unknown or was deleted. `edit` is the method that changes
-    comments and the path before their ids."""
+    """Change Rolecall's comment, or create it if it is unknown or was deleted. `edit` contains the HTTP method that
+    changes comments, and the path before their ids."""
     method, place = edit
     if known:
         try:

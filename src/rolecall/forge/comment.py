@@ -23,7 +23,7 @@ from rolecall.workflow.model import STATUS_KEYS
 from rolecall.workflow.reply import Shape, render
 
 _MOST = 60_000
-"""GitHub accepts comments of at most 65,536 characters."""
+"""The most characters of a comment's text. GitHub accepts comments of at most 65,536 characters."""
 _MOST_TEXT = 8_000
 _MOST_STEPS = 20_000
 _MOST_FILES = 50
@@ -38,13 +38,13 @@ _SIGNS = {
 
 
 def mark_of(thread: Thread) -> str:
-    """The invisible first line of Rolecall's comment about a thread."""
+    """Return the invisible first line of Rolecall's comment about a thread."""
     return f"{OUR_MARK} {thread.id} -->"
 
 
 def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mask: Mask) -> str:
-    """The comment about a thread. `job` is the address of the job, `note` an additional remark, `request` the
-    address of the pull request or merge request."""
+    """Return the comment about a thread. `job` is the URL of the job, `note` an additional remark, and `request` the
+    URL of the pull or merge request."""
     state, status = thread.state, thread.status
     said = "waits for you" if thread.needs_person else status
     parts = [f"### {_SIGNS.get(status, '⏳')} Rolecall: `{state.name}` {said}"]
@@ -86,8 +86,8 @@ def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mas
 
 
 def _question(thread: Thread) -> str:
-    """The thread's question: the text of a role, the purpose of a person's role, or the reason why it cannot
-    continue."""
+    """Return the thread's question: the text of a role, the purpose of a person's role, or the reason why the thread
+    cannot continue."""
     due, role = (question := thread.question()).due, question.role
     if due is None or role is None or thread.state.onward is not None:
         return thread.reason
@@ -95,7 +95,7 @@ def _question(thread: Thread) -> str:
 
 
 def _how_to_answer(thread: Thread) -> str:
-    """The comments that continue a thread."""
+    """Return the text that lists the comments with which to continue a thread."""
     question, state = thread.question(), thread.state
     if state.onward is not None:
         limit = f" {state.onward.limit}" if state.onward.limit else ""
@@ -126,8 +126,8 @@ def _fold(title: str, text: str) -> str:
 
 
 def quiet(text: str) -> str:
-    """Escape text by agents and others so that it has no effect on the forge: GitLab would carry out a line such as
-    `/merge` in Rolecall's name, and `@name` would notify people."""
+    """Escape text written by agents and others so that it has no effect on the forge. Otherwise, GitLab would carry out
+    a line such as `/merge` in Rolecall's name, and `@name` would notify people."""
     text = text.replace("<!--", "&lt;!--")
     text = re.sub(r"(?m)^([\s>*+-]*)/(?=\w)", "\\1\\\\/", text)
     return re.sub(r"(?<![\w`])@(?=\w)", "@\u200b", text)

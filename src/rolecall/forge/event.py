@@ -1,4 +1,5 @@
-"""Events on the forge, and what a job does about them. Pure, except that `read` reads the event's file."""
+"""Events on the forge, and what a job does about them. All functions are pure, except that `read` reads the event's
+file."""
 
 from __future__ import annotations
 
@@ -13,16 +14,17 @@ from rolecall.store.canonical import JsonObject
 from rolecall.threads.thread import LIMITS
 
 MOST_BYTES = 16 * 1024**2
-"""The largest event that is read."""
+"""The size in bytes of the largest event that is read."""
 LABEL = "rolecall"
-"""The label that starts a thread for an issue or merge request on GitLab. On GitHub, the job has this condition."""
+"""The label that starts a thread for an issue or merge request on GitLab. On GitHub, the job's own definition
+contains this condition."""
 OUR_MARK = "<!-- rolecall"
-"""Rolecall's comments begin with this, and are never read as commands."""
+"""The text with which Rolecall's own comments begin. They are never read as commands."""
 _NEEDS_RIGHTS = (
     *("push", "schedule", "workflow_dispatch", "repository_dispatch", "merge_group"),
     *("web", "api", "pipeline", "trigger"),
 )
-"""Events of GitHub and GitLab that only people with write access can cause."""
+"""GitHub and GitLab events that only people with write access can cause."""
 COMMANDS = ("run", "answer", "resume", "kill")
 
 
@@ -32,7 +34,7 @@ class Person(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """The issue, pull request or merge request that a thread belongs to."""
+    """The issue, pull request or merge request to which a thread belongs."""
 
     kind: Literal["issue", "change"]
     number: int
@@ -43,7 +45,7 @@ class Subject(NamedTuple):
 
 
 class CommentCommand(NamedTuple):
-    """A person's command in a comment: `/rolecall VERB …`."""
+    """A person's command in a comment, in the form `/rolecall VERB …`."""
 
     verb: str
     text: str = ""
@@ -52,16 +54,16 @@ class CommentCommand(NamedTuple):
 
 class ForgeEvent(NamedTuple):
     key: str
-    """Identifies the event, so that a repeated job does not handle it twice."""
+    """An identifier of the event, so that a repeated job does not handle the event twice."""
     subject: Subject | None = None
     by: Person | None = None
-    """Who caused it; None if causing it already requires write access."""
+    """The person who caused the event, or None if causing it already requires write access."""
     task: str = ""
-    """Title and text of the issue or change, or another task in the event."""
+    """The title and text of the issue or change, or another task in the event."""
     target: str = ""
     """The target branch of a change."""
     comment: str | None = None
-    """The text of a new comment; None for any other event."""
+    """The text of a new comment, or None for any other event."""
     ignored: str = ""
     """Why the event is ignored, regardless of the thread's state."""
 
@@ -71,7 +73,7 @@ class StartThread(NamedTuple):
 
 
 class Continue(NamedTuple):
-    """Continue the saved thread, after the command if there is one."""
+    """The decision to continue the saved thread, after the command if there is one."""
 
     command: CommentCommand | None = None
 
@@ -113,7 +115,9 @@ def _read_github(job: Job, payload: JsonObject) -> ForgeEvent:
     if about is not None:
         is_change = "pull_request" in payload or "pull_request" in about
         head = about.get("head") or {}
-        is_ours = (head.get("repo") or {}).get("full_name") == job.project  # and not a fork's branch
+        is_ours = (head.get("repo") or {}).get(
+            "full_name"
+        ) == job.project  # otherwise the branch belongs to a fork
         event = event._replace(
             subject=Subject("change" if is_change else "issue", int(about["number"])),
             task=_join(about["title"], about.get("body")),
@@ -136,7 +140,8 @@ def _read_github(job: Job, payload: JsonObject) -> ForgeEvent:
 
 
 def _read_gitlab(job: Job, payload: JsonObject) -> ForgeEvent:
-    """GitLab starts no pipeline for a comment or an issue: a webhook triggers one and passes the event on."""
+    """Read an event on GitLab, which starts no pipeline for a comment or an issue. A webhook triggers one and passes
+    the event on."""
     told = job.variables
     event = ForgeEvent(f"run-{job.run}", target=told.get("CI_DEFAULT_BRANCH", ""))
     if not payload:
@@ -145,7 +150,7 @@ def _read_gitlab(job: Job, payload: JsonObject) -> ForgeEvent:
             event = event._replace(by=person)
         if number := told.get("CI_MERGE_REQUEST_IID"):
             source, ours = (told.get(f"CI_MERGE_REQUEST_{which}PROJECT_ID") for which in ("SOURCE_", ""))
-            is_ours = source == ours  # and not a fork's branch
+            is_ours = source == ours  # otherwise the branch belongs to a fork
             return event._replace(
                 subject=Subject("change", int(number)),
                 task=_join(told.get("CI_MERGE_REQUEST_TITLE", ""), told.get("CI_MERGE_REQUEST_DESCRIPTION")),
@@ -178,7 +183,8 @@ def _read_gitlab(job: Job, payload: JsonObject) -> ForgeEvent:
 
 
 def _is_new_on_gitlab(payload: JsonObject) -> bool:
-    """Whether an issue or merge request was opened or got the label. Other changes, such as closing it, are ignored."""
+    """Return whether an issue or merge request was opened or got the label. Other changes, such as closing it, are
+    ignored."""
     change = (payload.get("changes") or {}).get("labels") or {"previous": (), "current": ()}
     before, now = ({label["title"] for label in change[which]} for which in ("previous", "current"))
     return payload["object_attributes"].get("action") in ("open", "reopen") or LABEL in now - before
@@ -192,7 +198,7 @@ def _join(title: object, text: object) -> str:
 
 
 def parse_command(text: str) -> CommentCommand | None:
-    """The command that a comment begins with; None if it begins with anything else."""
+    """Return the command with which a comment begins, or None if it begins with anything else."""
     first, _, rest = text.lstrip().partition("\n")
     word, _, line = first.strip().partition(" ")
     if word != "/rolecall" or OUR_MARK in text:
@@ -221,7 +227,7 @@ def parse_command(text: str) -> CommentCommand | None:
 
 
 class KnownThread(NamedTuple):
-    """The facts about the thread saved for the event's subject."""
+    """The facts about the saved thread of the event's subject."""
 
     thread: str
     has_ended: bool
@@ -229,13 +235,13 @@ class KnownThread(NamedTuple):
     is_told: bool
     handled: Sequence[str]
     is_this_run: bool
-    """Whether an earlier try of this job run was the last to take the thread over."""
+    """Whether the last to take over the thread was an earlier attempt of this job run."""
 
 
 def decide(
     event: ForgeEvent, known: KnownThread | None, *, prompt: str = ""
 ) -> StartThread | Continue | Ignore:
-    """What to do about an event by an authorised person. `prompt` is the job's own task."""
+    """Decide what to do about an event caused by an authorised person. `prompt` is the job's own task."""
     if event.ignored:
         return Ignore(event.ignored)
     if known is not None and event.key in known.handled:

@@ -1,7 +1,9 @@
-"""One job: read the event, fetch the thread, continue it until it ends or waits, update the comment, save the thread.
+"""One job: read the event, fetch the thread, continue it until it ends or waits, update the comment, and save the
+thread.
 
-The thread is saved when the job has taken it over, after its steps, and at the end. So two jobs cannot act on the same
-comment, and a lost job loses at most its current step.
+The thread is saved when the job has taken it over, from time to time while it runs, and at the end. So two jobs cannot
+act on the same comment, and a lost job loses at most its current
+step and a minute of earlier steps.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ _TRIES = 3
 _PAUSE = 60.0
 """Seconds between two saves while a thread runs."""
 _LEASE = 90.0
-"""How long a lost job may still appear to run the thread."""
+"""Seconds for which a lost job can still appear to run the thread."""
 _LONGEST_WAIT_MS = 300_000
-"""The longest wait of a job for the end of a provider's limit."""
+"""The maximum time in milliseconds that a job waits for the end of a provider's limit."""
 _MOST_HANDLED = 500
 _OUTPUTS = ("thread", "status", "branch", "request")
-"""Outputs for later steps of a job on GitHub."""
+"""The names of the outputs for later steps of a GitHub job."""
 
 Tell = Callable[[str], object]
 """Prints a line of the job's log."""
@@ -49,11 +51,11 @@ class Options(NamedTuple):
     agent: str | None = None
     limits: Mapping[str, float] = {}
     allowed: tuple[str, ...] = ()
-    """Who may start and continue threads; empty for everybody with write access."""
+    """The people who may start and continue threads. If empty, everybody with write access may."""
     is_open: bool = False
-    """Whether anybody may start a thread; commands in comments are still restricted."""
+    """Whether anybody may start a thread. Commands in comments are still restricted."""
     wants_request: bool = False
-    """Whether to push changes as a branch and, at the end, open a pull request or merge request."""
+    """Whether to push changes as a branch and, when the thread is completed, open a pull or merge request."""
     setup: str = ""
     """A command that prepares the folder in which the thread works."""
 
@@ -62,12 +64,12 @@ class Done(NamedTuple):
     """The outcome of a job."""
 
     ignored: str = ""
-    """Why nothing was done."""
+    """Why the event was ignored, or empty if it was handled."""
     thread: str = ""
     status: str = ""
     reason: str = ""
     waits: bool = False
-    """Whether the thread waits for a person's answer."""
+    """Whether the thread is waiting for a person's answer."""
     subject: str = ""
     branch: str = ""
     request: str = ""
@@ -107,7 +109,7 @@ def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) 
                 return Done(refusal)
             is_checked = True
         if note and known and not known.has_ended:
-            decision = event.Continue()  # this changes only the comment
+            decision = event.Continue()  # without a command, this changes only the comment
         if isinstance(decision, event.Ignore):
             return Done(decision.reason)
         try:
@@ -122,16 +124,18 @@ def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) 
 
 
 class _Overtaken(Conflict):
-    """Another job has taken the thread over first."""
+    """Raised if another job has taken over the thread first."""
 
 
 def _refuse(happened: event.ForgeEvent, forge: Forge, options: Options) -> str:
-    """Why the person who caused the event is not allowed to; empty if they are."""
+    """Return why the person who caused the event is not allowed to do so, or an empty string if they are."""
     person = happened.by
     if person is None or (options.is_open and happened.comment is None):
         return ""
     if options.allowed:
-        names = {name.removeprefix("@").casefold() for name in options.allowed}  # forges ignore case in names
+        names = {
+            name.removeprefix("@").casefold() for name in options.allowed
+        }  # forges ignore the case of names
         may, needed = person.name.casefold() in names, "is not in the list of those who may"
     else:
         may, needed = forge.may_write(person), "may not write to this repository"
@@ -140,7 +144,7 @@ def _refuse(happened: event.ForgeEvent, forge: Forge, options: Options) -> str:
 
 @dataclass
 class _Run:
-    """A thread in this job."""
+    """The handling of one thread in this job."""
 
     job: Job
     options: Options
@@ -209,7 +213,7 @@ class _Run:
         )
 
     def _await_lease(self, thread: Thread) -> None:
-        """Wait until the job that ran the thread before is certainly gone."""
+        """Wait until the job that ran the thread before has certainly ended."""
         until = time.monotonic() + _LEASE
         while True:
             try:
@@ -237,7 +241,7 @@ class _Run:
             self.tell(self.note)
 
     def _advance(self, rolecall: Rolecall, thread: Thread, record: SavedThread) -> SavedThread:
-        """Take steps until the thread ends or waits, saving it from time to time."""
+        """Take steps until the thread ends or waits, and save the thread from time to time."""
         if thread.state.is_over or thread.needs_person:
             return record
         saved_at, run = time.monotonic(), thread.run(agent=self.options.agent)
@@ -251,7 +255,7 @@ class _Run:
                     run.stop()
                 if told.kind == "step" and time.monotonic() - saved_at > _PAUSE:
                     record, saved_at = self._save(rolecall, thread, record), time.monotonic()
-        except KeyboardInterrupt:  # the job is cancelled or out of time
+        except KeyboardInterrupt:  # the job was cancelled, or has run out of time
             run.stop()
             self._save(rolecall, thread, record)
             raise
@@ -275,9 +279,9 @@ class _Run:
         if self.options.wants_request:
             try:
                 branch, request = self._publish(thread, record)
-            except RolecallError as error:  # its comment reports this before the job fails
+            except RolecallError as error:  # the comment reports the error before the job fails
                 failure, self.note = error, f"The changes could not be pushed: {error.explain()}"
-        if self.subject is None and thread.needs_person:  # it needs a place for the answer
+        if self.subject is None and thread.needs_person:  # the person needs a place for the answer
             title = self.mask.text(f"{state.name} waits: {state.title}")[:200]
             about = f"{mark}\nA thread of `{state.name}` waits for an answer here."
             self.subject = event.Subject("issue", self.forge.open_issue(title, about, mark=mark))
@@ -312,7 +316,7 @@ class _Run:
         return done
 
     def _publish(self, thread: Thread, record: SavedThread) -> tuple[str, str]:
-        """Push the thread's changes as a branch; open a request for its merge when the thread is completed."""
+        """Push the thread's changes as a branch. If the thread is completed, also open a pull or merge request."""
         own = [folder for folder in thread.state.folders.values() if folder.branch and not folder.is_removed]
         folder = own[0].path if own else self.place.repository
         title = self.mask.text(thread.state.title)

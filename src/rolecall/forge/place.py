@@ -1,12 +1,13 @@
-"""Where a thread works in a job, and how it gets from one job to the next.
+"""Where a thread works in a job, and how its data is passed from one job to the next.
 
-A job starts on an empty machine and loses it at the end. So the next job's data is in a commit under the ref
-`refs/rolecall-ci/KEY` of the repository, where branches and their pipelines do not see it: the store with its recorded
-files as a bundle, and a record. Its parents are the commits that the thread works on, so these are fetched with it.
-Each save replaces the commit, and a push names the commit that it replaces: if two jobs save, the second push fails.
+A job starts on an empty machine, which is deleted at the end. So the data for the next job is stored in a commit under
+the ref `refs/rolecall-ci/KEY` of the repository, where branches and their pipelines do not see it. The commit contains
+a bundle with the store and its recorded files, and a record. Its parents are the commits with which the thread works,
+so these are fetched together with it. Each save replaces the commit, and a push names the commit that it replaces: if
+two jobs save, the second push fails.
 
-The thread works in a clone beside its home. The folder's path is the same on every machine, because steps record paths.
-The clone has no credentials.
+The thread works in a clone next to its home. The folder's path is the same on every machine, because steps record
+paths. The clone contains no credentials.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ _BUNDLE = "store.tgz"
 _RECORD = "thread.json"
 _VERSIONS = "versions"
 _KEPT = ("config.yaml", ".env", "trusted")
-"""The files that a thread's home gets from the home of the job's user."""
+"""The files that are copied to a thread's home from the home of the job's user."""
 _TRIES = 3
 _SECONDS = 600.0
-"""How long git may take to fetch or push."""
+"""Seconds that git can take to fetch or push."""
 
 
 class SavedThread(msgspec.Struct, frozen=True, kw_only=True):
-    """The record that a job leaves for the next one about a thread, beside its store."""
+    """The record about a thread that a job leaves for the next job, next to the thread's store."""
 
     place: str
     """The name of the thread's folder."""
@@ -50,22 +51,22 @@ class SavedThread(msgspec.Struct, frozen=True, kw_only=True):
     has_ended: bool = False
     needs_person: bool = False
     is_told: bool = False
-    """Whether the comment shows this state."""
+    """Whether the comment shows the current state."""
     run: str = ""
-    """The job run that took it over last."""
+    """The id of the job run that last took over the thread."""
     handled: tuple[str, ...] = ()
     """The keys of the handled events."""
     comment: str = ""
     """The id of Rolecall's comment."""
     base: str = ""
-    """The first commit of the thread."""
+    """The commit with which the thread began."""
     target: str = ""
-    """The target branch of its changes."""
+    """The target branch of the thread's changes."""
     head: str = ""
-    """The checked-out commit, and the branch, if any."""
+    """The commit that is checked out, and the branch (`branch`), if any."""
     branch: str = ""
     branches: Mapping[str, str] = {}
-    """The branches of threads and their commits."""
+    """The commits of the threads' branches, keyed by the branch's name."""
     version: int = 1
 
 
@@ -75,7 +76,7 @@ class Saved(NamedTuple):
 
 
 class Remote:
-    """The repository on the forge, as the job's checkout knows it."""
+    """The repository on the forge, as it is known from the job's checkout."""
 
     def __init__(self, job: Job, checkout: str) -> None:
         self.checkout = checkout
@@ -90,8 +91,8 @@ class Remote:
         if self.address.startswith(("https://", "http://")):
             user = "x-access-token" if job.forge == "github" else "oauth2"
             login = b64encode(f"{user}:{job.token}".encode()).decode()
-            # For this address, so that it replaces what the checkout has for the forge, and goes nowhere else. In the
-            # environment of git alone: a command line can be read by every process.
+            # The header is set for this address only, so that it replaces what the checkout has for the forge and is
+            # sent nowhere else. It is set only in git's environment, because every process can read a command line.
             header = f"http.{self.address}.extraHeader"
             self._env = {
                 "GIT_CONFIG_COUNT": "2",
@@ -102,7 +103,7 @@ class Remote:
             }
 
     def fetch(self, key: str) -> Saved | None:
-        """The last save, whose commit is fetched into the checkout; None if nothing was saved."""
+        """Return the last save, whose commit is fetched into the checkout, or None if nothing was saved."""
         ref = REFS + key
         if not self.find(ref):
             return None
@@ -123,10 +124,10 @@ class Remote:
         )
 
     def push(self, repository: str, commit: str, ref: str, *, replaces: str | None) -> None:
-        """Move a ref to a commit of a repository in which agents work. Raise Conflict if it is not at the commit that
-        this one `replaces`; None stands for no ref."""
+        """Move a ref to a commit of a repository in which agents work. Raise Conflict if the ref is not at the commit
+        that this one `replaces`; None means that the ref must not exist."""
         lease = f"--force-with-lease={ref}:{replaces or ''}"
-        # Only the checkout gets the token: agents may have put another address into their repository.
+        # Only the checkout gets the token, because agents might have put another address into their repository.
         objects = git.run(repository, "rev-parse", "--git-path", "objects").text
         objects = os.path.abspath(os.path.join(repository, objects))
         for number in range(1, _TRIES + 1):
@@ -136,7 +137,9 @@ class Remote:
                 env={**self._env, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects},
                 timeout=_SECONDS,
             )
-            if done.code == 0 or self.find(ref) == commit:  # the reply to an earlier try may have been lost
+            if (
+                done.code == 0 or self.find(ref) == commit
+            ):  # the reply to an earlier attempt might have been lost
                 return
             if "stale info" in done.text or "stale info" in done.err:
                 raise Conflict(
@@ -149,7 +152,7 @@ class Remote:
                 )
 
     def find(self, ref: str) -> str | None:
-        """The commit of a ref on the forge."""
+        """Return the commit of a ref on the forge, or None if there is no such ref."""
         return self._ask("ls-remote", self.address, ref).text.partition("\t")[0] or None
 
     def get(self, what: str) -> None:
@@ -168,7 +171,7 @@ class Remote:
 
 
 def _without_login(address: str) -> str:
-    """An address without user name and password, because GitLab puts the job's token there."""
+    """Return an address without user name and password, because GitLab puts the job's token there."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https"):
         return address
@@ -176,7 +179,8 @@ def _without_login(address: str) -> str:
 
 
 class JobPlace:
-    """The folder of a thread in this job: `repository` is the clone in which it works, `home` has its store."""
+    """The folder of a thread in this job. `repository` is the clone in which the thread works, and `home` contains its
+    store."""
 
     def __init__(self, folder: str, remote: Remote, key: str, saved: Saved | None) -> None:
         self.repository = os.path.join(folder, "repository")
@@ -186,13 +190,13 @@ class JobPlace:
         self._remote = remote
         self._from = saved
         self._saved = {key: saved.commit} if saved else {}
-        """The last save under each key."""
+        """The commit of the last save under each key."""
         self._bundle, self._newest = os.path.join(folder, _BUNDLE), -1
-        """The last bundle, and the number of its newest event."""
+        """The path of the last bundle, and the number of its newest event."""
 
     def make(self, *, is_new: bool) -> Rolecall:
-        """Make the clone and the home, with what was saved, and open the store. A thread that `is_new` begins with the
-        commit of the checkout."""
+        """Make the clone and the home from what was saved, and open the store. With `is_new`, the thread begins with
+        the commit of the checkout."""
         checkout, repository, saved = self._remote.checkout, self.repository, self._from
         os.mkdir(self.home, 0o700)
         for name in _KEPT:
@@ -215,7 +219,7 @@ class JobPlace:
             git.run(repository, "update-ref", f"refs/heads/{name}", commit)
 
         config.set_variables({"ROLECALL_HOME": self.home})
-        # Workflows come from the checkout, which the event chose, and not from the thread's changes.
+        # Workflows come from the checkout, which the event chose, not from the thread's changes.
         rolecall = Rolecall(os.path.join(self.home, "store.db"), folder=checkout)
         if saved:
             with tempfile.TemporaryDirectory(dir=self.home) as folder:
@@ -232,7 +236,8 @@ class JobPlace:
         return rolecall
 
     def save(self, rolecall: Rolecall, record: SavedThread, key: str) -> SavedThread:
-        """Save the thread for the next job with this `key`. Raise Conflict if another job has saved it."""
+        """Save the thread for the next job with this `key`. Raise Conflict if another job has saved the thread in the
+        meantime."""
         repository = self.repository
         listed = git.run(
             repository, "for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads/rolecall/"
@@ -263,7 +268,7 @@ class JobPlace:
 
     def push_branch(self, folder: str, branch: str, message: str, *, base: str) -> bool:
         """Push the files in a thread's folder, committed or not, as a branch whose last commit has this message. Return
-        False if they equal the files of `base`. Raise Conflict if the last commit of the branch is somebody else's."""
+        False if the files equal those of `base`. Raise Conflict if somebody else made the branch's last commit."""
         head, ref = git.commit(folder, "HEAD") or "", f"refs/heads/{branch}"
         commit = commit_folder(folder, folder, message, (head,))
         if git.ask(folder, "diff", "--quiet", commit, base).code == 0:
@@ -288,11 +293,11 @@ class JobPlace:
 
 
 def commit_folder(repository: str, folder: str, title: str, parents: tuple[str, ...]) -> str:
-    """Make a commit of all files in a folder without moving any branch, and return it."""
+    """Make a commit of all files in a folder without moving any branch, and return the commit."""
     with tempfile.TemporaryDirectory() as place:
         env = {"GIT_WORK_TREE": folder, "GIT_INDEX_FILE": os.path.join(place, "index")}
         env["GIT_DIR"] = git.run(repository, "rev-parse", "--absolute-git-dir").text
-        if repository == folder:  # so that tracked files stay even if they are ignored
+        if repository == folder:  # start from HEAD, so that tracked files stay even if they are ignored
             git.run(folder, "read-tree", "HEAD", env=env)
         forced = () if repository == folder else ("--force",)
         git.run(folder, "add", "--all", *forced, ".", env=env)
@@ -304,7 +309,7 @@ def commit_folder(repository: str, folder: str, title: str, parents: tuple[str, 
 
 @contextmanager
 def open_place(job: Job, remote: Remote, key: str, saved: Saved | None) -> Iterator[JobPlace]:
-    """A new, empty folder for a thread, removed at the end."""
+    """Make a new, empty folder for a thread, and remove it at the end."""
     root, name = job.folder, saved.record.place if saved else os.urandom(8).hex()
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
@@ -321,7 +326,7 @@ def open_place(job: Job, remote: Remote, key: str, saved: Saved | None) -> Itera
         except BlockingIOError:
             raise Conflict(f"another job on this machine works in {folder}") from None
         try:
-            _remove(folder)  # left by a killed job, whose last save counts
+            _remove(folder)  # the folder was left behind by a killed job, whose last save counts
             os.mkdir(folder, 0o700)
             yield JobPlace(folder, remote, key, saved)
         finally:
@@ -332,7 +337,7 @@ def open_place(job: Job, remote: Remote, key: str, saved: Saved | None) -> Itera
 
 def _remove(folder: str) -> None:
     if os.path.isdir(folder):
-        for found, _, _ in os.walk(folder):  # some package caches have read-only folders
+        for found, _, _ in os.walk(folder):  # some package caches contain read-only folders
             if not os.path.islink(found):
                 os.chmod(found, 0o700)
         shutil.rmtree(folder)

@@ -1,7 +1,7 @@
 """The names that spans use: those of OpenTelemetry's conventions for generative AI, and Rolecall's own.
 
-The conventions are still in development. The names are from the last release that was published as a whole; `SCHEMA`
-identifies it for readers of the spans.
+The conventions are still in development. The names here are from the last release that was published as a whole;
+`SCHEMA` tells readers of the spans which release that is.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping
 VERSION = "1.41.1"
 SCHEMA = f"https://opentelemetry.io/schemas/{VERSION}"
 
-# Operations; the names of spans begin with them.
+# The operations, with which the names of spans begin.
 INVOKE_WORKFLOW = "invoke_workflow"
 INVOKE_AGENT = "invoke_agent"
 EXECUTE_TOOL = "execute_tool"
 CHAT = "chat"
 HUMAN = "human"
-"""Rolecall's own: a person has answered. The conventions have no operation for that."""
+"""Rolecall's own operation, which means that a person has answered. The conventions have no operation for that."""
 
 OPERATION = "gen_ai.operation.name"
 WORKFLOW = "gen_ai.workflow.name"
@@ -43,8 +43,9 @@ PROVIDERS: Mapping[str, str] = {
     "codex": "openai",
     "gemini": "gcp.gemini",
 }
-"""The providers of adapters whose programs have only one; any other provider is named after the adapter."""
+"""The providers of adapters whose programs have only one provider. In all other cases, the provider is named after the
+adapter."""
 FINISHES: Mapping[str, str] = {"completed": "stop", "limit": "length", "refused": "content_filter"}
-"""The finish reasons for the endings of agents that have answered."""
+"""The finish reasons for the ways in which an agent that has answered can end."""
 TOOL_CALL_FINISH = "tool_call"
 OTHER_FINISH = "error"

@@ -1,9 +1,9 @@
-"""Follows the events of a store and sends each step to a collector when it is committed.
+"""Follow the events of a store, and send each step to a collector when it is committed.
 
 The position is the ref `traces/<collector>`, so a service that starts again, or another machine, continues where the
-last one stopped. It moves after the collector has accepted the spans. While the collector is unreachable, no spans are
-lost, because they are made from the store. After a crash some are sent twice, which is harmless because their ids stay
-the same.
+last one stopped. The position moves after the collector has accepted the spans. While the collector is unreachable, no
+spans are lost, because they are made from the store. After a crash, some spans are sent twice, which is harmless
+because their ids stay the same.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from rolecall.traces.spans import Projection, Span
 
 _PAGE = 500
 _CLAIM_MS = 60_000
-"""How long one machine keeps the task of sending before another may take over."""
+"""Milliseconds for which one machine keeps the task of sending before another machine can take over."""
 _LOOK = 1.0
 """Seconds between two checks of the store."""
 _LONGEST_PAUSE = 60.0
-"""The most seconds between two tries, while the collector or the store is unreachable."""
+"""The maximum number of seconds between two attempts while the collector or the store is unreachable."""
 
 
 class Stop(Protocol):
-    """Ends a wait early; a threading.Event fits."""
+    """A protocol for ending a wait early; `threading.Event` implements it."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
 class Follower:
     def __init__(self, store: Store, collector: Collector, mask: Mask, say: Callable[[str], None]) -> None:
-        """`say` gets a sentence about each new problem, and an empty text when the problem is over."""
+        """`say` is called with a sentence about each new problem, and with an empty string when the problem is over."""
         self._store = store
         self._collector = collector
         self._mask = mask
@@ -52,7 +52,7 @@ class Follower:
         self._me = os.urandom(8).hex()
 
     def run(self, stop: Stop) -> None:
-        """Send commits until `stop`; failed sends are repeated."""
+        """Send commits until `stop` is set. Retry sends that fail."""
         pause = 0.0
         while not stop.wait(pause):
             try:
@@ -68,7 +68,7 @@ class Follower:
             self._say(problem)
 
     def look(self) -> bool:
-        """Send the spans for the next page of events; return whether there may be more."""
+        """Send the spans for the next page of events. Return whether there might be more."""
         ref = self._store.ref(self._name)
         if ref is None:  # earlier commits can be exported with `rolecall trace export`
             with suppress(Conflict):
@@ -96,7 +96,7 @@ class Follower:
 
     def _project(self, found: Sequence[StoredEvent]) -> Iterator[Span]:
         projection = Projection(self._store, self._mask, content=self._collector.content)
-        told = set[str]()  # the service records the end of a thread once more
+        told = set[str]()  # the service records the end of a thread a second time
         for event in found:
             if event.kind not in ("step", "attempt_failed", *ENDED):
                 continue
@@ -106,15 +106,15 @@ class Follower:
                         told.add(span.id)
                         yield span
             except NotFound:
-                pass  # it has been deleted
+                pass  # the thread or step has been deleted
             except Damaged as error:
                 self._note(f"a span is left out: {error.message}")
 
     def _read(self, projection: Projection, event: StoredEvent) -> list[Span]:
-        """The spans that are complete with this event."""
+        """Return the spans that this event completes."""
         ref, spans = find(self._store, event.stream), list[Span]()
         if event.kind == "step":
-            # A person's message is a step without its own event.
+            # A person's message is a step without an event of its own.
             before = self._store.get(event.body["step"]).payload["prev"]
             while before and (step := self._store.get(before).payload)["role"] == PERSON:
                 spans += projection.record(ref, before)

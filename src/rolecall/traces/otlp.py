@@ -1,7 +1,7 @@
-"""Encodes spans as OTLP in JSON and sends them over HTTP, with the standard library alone.
+"""Encode spans as OTLP in JSON, and send them over HTTP, with the standard library alone.
 
-What a collector accepts is at https://opentelemetry.io/docs/specs/otlp/. Spans go in several requests if there are
-many of them, so neither side has to hold a whole thread.
+https://opentelemetry.io/docs/specs/otlp/ says what a collector accepts. Many spans are sent in several requests, so
+neither side has to hold a whole thread.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from rolecall.traces.spans import Span, Value
 
 _MOST_SPANS = 500
 _MOST_BYTES = 1_000_000
-"""A request ends with the span that reaches one of these."""
+"""Limits for a request, which ends with the span that reaches one of them."""
 _SECONDS = 10.0
 _PATH = "/v1/traces"
 _LINE = 300
 
 
 class CollectorError(RolecallError):
-    """A collector could not be reached, or did not accept the spans."""
+    """Raised if a collector could not be reached, or did not accept the spans."""
 
     def __init__(self, message: str, *, is_final: bool) -> None:
         super().__init__(message, hint="Look at the collector and its address.")
@@ -43,12 +43,12 @@ class CollectorError(RolecallError):
 class Sent(NamedTuple):
     spans: int = 0
     rejected: int = 0
-    """How many of them the collector did not accept."""
+    """The number of spans that the collector did not accept."""
     reason: str = ""
 
 
 def encode(spans: Iterable[Span]) -> Iterator[JsonObject]:
-    """The requests for some spans, each small enough for a collector."""
+    """Yield the requests for some spans, each small enough for a collector."""
     batch, size = list[JsonObject](), 0
     for span in spans:
         batch.append(_encode(span))
@@ -103,8 +103,9 @@ def _value(value: Value) -> JsonObject:
 def send(
     spans: Iterable[Span], collector: Collector, *, leave_out: Callable[[str], object] | None = None
 ) -> Sent:
-    """Send spans to a collector and say what became of them. Raise CollectorError for a request that it does not
-    take, or tell `leave_out` why, if there is one and the collector would never take that request."""
+    """Send spans to a collector, and return how many were sent and rejected. If the collector does not take a request,
+    raise CollectorError. If it would never take that request and `leave_out` is given, call `leave_out` with the reason
+    instead."""
     sent, rejected, reason = 0, 0, ""
     url, headers = _read_address(collector.url), _read_headers(collector.headers)
     for body in encode(spans):
@@ -122,12 +123,13 @@ def send(
 
 
 def probe(collector: Collector) -> None:
-    """Send a request without spans; raise CollectorError if the collector cannot be reached or does not take it."""
+    """Send a request without spans. Raise CollectorError if the collector cannot be reached or does not take the
+    request."""
     _post(_wrap([]), _read_address(collector.url), _read_headers(collector.headers))
 
 
 def _read_address(text: str) -> str:
-    """The address to which spans are sent; the path of the protocol is added if it is missing."""
+    """Return the address to which spans are sent. If the path of the protocol is missing, it is added."""
     try:
         parts = urlsplit(text)
         is_right = parts.port != 0 and parts.hostname and "@" not in parts.netloc and parts.path.isascii()
@@ -143,7 +145,7 @@ def _read_address(text: str) -> str:
 
 
 def _read_headers(text: str) -> dict[str, str]:
-    """The headers in a list of `name=value`, in which values are percent-encoded."""
+    """Return the headers in a list of `name=value`, in which the values are percent-encoded."""
     headers = {}
     for part in filter(None, text.split(",")):
         name, equals, value = (word.strip() for word in part.partition("="))
@@ -162,7 +164,7 @@ def _read_headers(text: str) -> dict[str, str]:
 
 
 def _post(body: JsonObject, url: str, headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """The reply of the collector to one request."""
+    """Send one request and return the collector's reply."""
     ours = {"Content-Type": "application/json", "User-Agent": f"rolecall/{__version__}"}
     asked = request.Request(url, json.dumps(body).encode(), {**headers, **ours}, method="POST")  # noqa: S310 -- http or https, checked
     where = "/".join(url.split("/", 3)[:3])
@@ -175,13 +177,13 @@ def _post(body: JsonObject, url: str, headers: Mapping[str, str]) -> Mapping[str
         is_final = error.code in (400, 413, 422)
         told = f"the collector at {where} answered {error.code}{f': {why}' if why else ''}"
         raise CollectorError(told, is_final=is_final) from error
-    except (OSError, HTTPException, UnicodeError) as error:  # of the name of a host
+    except (OSError, HTTPException, UnicodeError) as error:  # UnicodeError comes from the name of a host
         reason = getattr(error, "reason", None) or error
         raise CollectorError(
             f"the collector at {where} cannot be reached: {reason}", is_final=False
         ) from error
     try:
         found = json.loads(text or b"{}")
-    except ValueError:  # a collector that answers in another format has taken them all
+    except ValueError:  # a collector that answers in another format has taken all spans
         found = {}
     return found if isinstance(found, dict) else {}

@@ -1,9 +1,10 @@
-"""Projects threads onto spans. It reads the chain and changes nothing.
+"""Project threads onto spans. The projection reads the chain and changes nothing.
 
-A thread is a span, and under it is one for each attempt at a step, failed or not, with the agent's turns and tool calls
-below. A thread that plays a role of another is under the attempt that started it; the steps of a group's members are
-under the step that joins them. A fork is a trace of its own that links to the step it continues, and a step that was
-taken over links to the one that was asked. Tokens and costs appear once, where an agent was asked.
+A thread is a span. Below it is a span for each attempt at a step, failed or not, and below each attempt are the agent's
+turns and tool calls. A thread that plays a role of another thread is below the attempt that started it. The steps of a
+group's members are below the step that joins them. A fork is a trace of its own, which links to the step that it
+continues; a step that was taken over links to the step that was asked. Tokens and costs appear only once, where an
+agent was asked.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from rolecall.workflow.route import status_of
 Value = str | int | float | bool | Sequence[str]
 
 _LONGEST = 20_000
-"""How many characters of a text a span contains; collectors refuse large messages."""
+"""How many characters of a text a span contains, because collectors refuse large messages."""
 _LONGEST_ERROR = 400
 _WITH_MODEL = frozenset({*PROGRAMS, "acp", "builtin"})
-"""Adapters whose agents ask a model, so that each of their turns is a model's answer."""
+"""Adapters whose agents ask a model, so that each turn of such an agent is a model's answer."""
 _WRONG = (Status.FAILED, Status.KILLED, Status.DISCARDED)
 
 
@@ -41,21 +42,21 @@ class Link(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A span; times are in milliseconds."""
+    """A span. Its times are in milliseconds."""
 
     trace: str
     id: str
     parent: str
-    """Empty for the root of a trace."""
+    """The id of the parent span, or empty for the root of a trace."""
     name: str
     start: int
     end: int
     attributes: Mapping[str, Value]
     error: str | None = None
-    """The error; None on success."""
+    """The error, or None on success."""
     links: Sequence[Link] = ()
     is_client: bool = False
-    """Whether it is a call of another service."""
+    """Whether the span is a call of another service."""
 
 
 class _Identity(NamedTuple):
@@ -70,7 +71,7 @@ class _Period(NamedTuple):
 
 
 class Projection:
-    """The spans of threads in a store. They contain texts only if `content` is true."""
+    """The spans of threads in a store. They contain prompts, answers and tool results only if `content` is true."""
 
     def __init__(self, store: Store, mask: Mask, *, content: bool = False) -> None:
         self._store = store
@@ -79,7 +80,7 @@ class Projection:
         self._places: dict[str, Link] = {}
 
     def thread(self, ref: ThreadRef) -> Iterator[Span]:
-        """The spans of a thread so far, and of the threads that play its roles."""
+        """Yield the spans of a thread so far, and of the threads that play its roles."""
         if not ref.state.member:
             yield self.top(ref)
         told = set[str]()
@@ -89,11 +90,11 @@ class Projection:
                 if child not in told and (played := read_thread(self._store, child)):
                     told.add(child)
                     yield from self.thread(played)
-        for member in read_members(self._store, ref.id):  # of a group that is not joined yet
+        for member in read_members(self._store, ref.id):  # members of a group that is not joined yet
             yield from self.thread(member)
 
     def top(self, ref: ThreadRef) -> Span:
-        """The span of a whole thread so far."""
+        """Return the span of a whole thread so far."""
         state, start = ref.state, thread_time(ref.id)
         last = Chain(self._store, ref.head).last
         ends = [self._store.get(node).payload.get("completed_at", start) for node in self._pending(ref)]
@@ -124,7 +125,7 @@ class Projection:
         )
 
     def record(self, ref: ThreadRef, node: str) -> Iterator[Span]:
-        """The spans of one of its steps or failed attempts, by its id."""
+        """Yield the spans of one of the thread's steps or failed attempts, given its id."""
         known = self._store.get(node)
         step = Step(self._store, known) if "prev" in known.payload else None
         fields = step.payload if step else known.payload
@@ -214,7 +215,7 @@ class Projection:
         of_chat: Mapping[str, Value | None],
         of_tools: Mapping[str, Value | None],
     ) -> Iterator[Span]:
-        """The spans of an agent's turns, if it asks a model, and of their tool calls."""
+        """Yield the spans of an agent's turns, if it asks a model, and of the tool calls in them."""
         spoken = [turn for turn in turns if turn["role"] == "assistant"]
         if not spoken:
             return
@@ -267,7 +268,7 @@ class Projection:
         links: Sequence[Link] = (),
         is_client: bool = False,
     ) -> Span:
-        """A span whose attributes have a value and contain no secret."""
+        """Return a span whose attributes all have a value and contain no secret."""
         kept = {
             key: self._mask.value(value) for key, value in attributes.items() if value not in (None, "", 0)
         }
@@ -279,7 +280,8 @@ class Projection:
         return json.dumps(self._cut(value), ensure_ascii=False)
 
     def _cut(self, value: Any) -> Any:
-        """A value with each text first masked and then cut, because half a secret would not be recognised."""
+        """Return a value in which each text is first masked and then cut, because half a secret would not be
+        recognised."""
         if isinstance(value, str):
             return self._mask.text(value)[:_LONGEST]
         if isinstance(value, Mapping):
@@ -289,7 +291,7 @@ class Projection:
     # -- where a thread belongs --
 
     def _place(self, ref: ThreadRef) -> Link:
-        """The trace of a thread, and the span that its steps are under."""
+        """Return the trace of a thread, and the span below which its steps are."""
         if ref.id not in self._places:
             parent, span = ref.state.parent, thread_span(ref.id)
             member = Chain(self._store, ref.head).start.member if ref.state.member else None
@@ -299,7 +301,8 @@ class Projection:
         return self._places[ref.id]
 
     def _find_caller(self, ref: ThreadRef) -> str:
-        """The span of the first attempt that a child thread has played; empty if its parent is gone."""
+        """Return the id of the span of the first attempt in which a child thread played a role, or an empty string if
+        the thread's parent is gone."""
         parent = read_thread(self._store, ref.state.parent or "")
         if parent is None:
             return ""
@@ -316,7 +319,8 @@ class Projection:
         return found
 
     def _link_to_step(self, thread: str | None, node: str | None) -> Link | None:
-        """A link to a step or start of a thread, or of the thread that this one was forked from before it."""
+        """Return a link to a step or the start of a thread. If the thread was forked after that step, the link leads to
+        the thread from which it was forked."""
         owner = read_thread(self._store, thread) if thread else None
         if owner is None or node is None or not self._store.has(node):
             return None
@@ -333,21 +337,21 @@ class Projection:
     # -- the records of a thread --
 
     def _records(self, ref: ThreadRef) -> Iterator[str]:
-        """The ids of its own steps and failed attempts, newest first."""
+        """Yield the ids of the thread's own steps and failed attempts, newest first."""
         yield from self._pending(ref)
         for step in self._own_steps(ref):
             yield step.id
             yield from self._attempts(step.payload.get("attempt"))
 
     def _own_steps(self, ref: ThreadRef) -> Iterator[Step]:
-        """Its steps without those that a fork shares with its source, newest first."""
+        """Yield the thread's steps without those that a fork shares with its source, newest first."""
         for step in Chain(self._store, ref.head):
             if step.id == ref.state.forked_from:
                 return
             yield step
 
     def _pending(self, ref: ThreadRef) -> Iterator[str]:
-        """The failed attempts after the last step, newest first."""
+        """Yield the ids of the failed attempts after the last step, newest first."""
         note = read_note(self._store, ref.id)
         return self._attempts(note.attempt if note else None)
 
@@ -357,7 +361,7 @@ class Projection:
             node = self._store.get(node).payload.get("previous")
 
     def _threads_in(self, node: str) -> list[str]:
-        """The threads that did the work of a step or an attempt."""
+        """Return the ids of the threads that did the work of a step or an attempt."""
         known = self._store.get(node)
         if "prev" not in known.payload:
             return list(known.payload.get("children", ()))
@@ -367,18 +371,18 @@ class Projection:
 
 
 def _span_of(thread: str, node: str, fields: JsonObject) -> str:
-    """The span of a step or a failed attempt with these fields."""
+    """Return the id of the span of a step or a failed attempt with these fields."""
     if "prev" not in fields:
         return attempt_span(thread, fields["head"], fields.get("previous"))
     if "group" in fields:
         return group_span(thread, fields["group"])
-    if fields["role"] == PERSON:  # more failed attempts may follow it
+    if fields["role"] == PERSON:  # more failed attempts might follow the message
         return part_span(thread_span(thread), node)
     return attempt_span(thread, fields["prev"] or fields["start"], fields.get("attempt"))
 
 
 def _identify(ref: ThreadRef, role: str, agent: str, step: Step | None) -> _Identity:
-    """The adapter, model and provider of the agent that was asked, if recorded."""
+    """Return the adapter, model and provider of the agent that was asked, as far as they are recorded."""
     bound = ref.state.agents.get(role, {})
     adapter, _, argument = str(bound.get("spec") or agent).partition(":")
     words = re.match(r"(?:.*\s)?model=(\S+)|([^\s=]+)$", argument)
@@ -396,8 +400,8 @@ def _are_timed(calls: Sequence[Sequence[JsonObject]]) -> bool:
 
 
 def _time(calls: Sequence[Sequence[JsonObject]], period: _Period) -> Iterator[tuple[_Period, list[_Period]]]:
-    """When the model was asked and when each tool ran, turn by turn. Between two calls the agent waited for its model.
-    Older records have no times, so their turns are spread evenly over the attempt."""
+    """Yield when the model was asked and when each tool ran, turn by turn. Between two calls, the agent was waiting for
+    its model. Older records have no times, so their turns are spread evenly over the attempt."""
     start, end = period
     if not _are_timed(calls):
         slots = sum(1 + len(turn) for turn in calls)
@@ -423,7 +427,7 @@ def _time(calls: Sequence[Sequence[JsonObject]], period: _Period) -> Iterator[tu
 def _message(
     role: str, text: str, parts: Sequence[JsonObject] = (), *, finish: str | None = None
 ) -> JsonObject:
-    """A message in the form of the conventions; a model's message says why it ends."""
+    """Return a message in the form of the conventions. A model's message says why it ended."""
     said = [{"type": "text", "content": text}] if text else []
     return {"role": role, "parts": [*said, *parts], **({"finish_reason": finish} if finish else {})}
 
