@@ -1,8 +1,8 @@
 """Files that agents leave for one another, anywhere below `state/artifacts/` but never outside it.
 
-Empty segments, `.` and `..` are dropped from a name, as other harnesses do. A name that some file system cannot store
-is refused, and so is one that would create a git repository, whose settings can make git start programs. No folder on
-the path may be a link.
+Empty segments, `.` and `..` are dropped from a name, as in other harnesses. A name that some file system cannot store
+is refused, and so is a name that would create a git repository, because a repository's settings can make git start
+programs. No folder on the path is allowed to be a link.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import WrongCall
 
 _LONGEST = 255
-"""Maximum bytes of a file name, on every file system in use."""
+"""The maximum length of a file name in bytes, on every file system in use."""
 _LONGEST_PATH = 4000
 _NOT_WRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?|[a-z]:.*", re.IGNORECASE)
-"""Names that Windows reserves for devices and drives."""
+"""The names that Windows reserves for devices and drives."""
 _UNSEEN = re.compile(r"[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]|[. ]*(:.*)?\Z")
-"""Characters that file systems ignore in a name, as in git's own check."""
+"""The characters that file systems ignore in a name, as in git's own check."""
 
 
 def write_artifact(project: Folder, filename: str, content: str) -> str:
@@ -34,7 +34,7 @@ def write_artifact(project: Folder, filename: str, content: str) -> str:
             raise WrongCall(f"{part!r} cannot be the name of an artifact", hint="Choose a plain name.")
         if len(part.encode()) > _LONGEST:
             raise WrongCall(f"the name {part[:40]!r}… is longer than {_LONGEST} bytes")
-        # `.git` under all its names, and `HEAD`, which a bare repository must contain.
+        # Refuse `.git` under all its names, and `HEAD`, which a bare repository must contain.
         name = _UNSEEN.sub("", part).lower()
         if name in (".git", "git~1") or (part is segments[-1] and name == "head"):
             raise WrongCall(

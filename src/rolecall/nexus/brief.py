@@ -1,7 +1,7 @@
-"""Build the text an agent gets for a task: TASK, CONTEXT, APPROACH, ACCEPTANCE and related sections.
+"""Builds the text that an agent gets for a task: TASK, CONTEXT, APPROACH, ACCEPTANCE and related sections.
 
-Empty sections are left out. The task is quoted in full, because the agent knows nothing else about it. Results of other
-tasks are shortened, and the thread with the full result is named.
+Empty sections are left out. The task is quoted in full, because the agent knows nothing else about it. The results of
+other tasks are shortened, and the thread with the full result is named.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import NamedTuple
 from rolecall.nexus.overview import Task
 
 LONGEST_RESULT = 600
-"""Characters of another task's result: enough to show what was done and where to read the rest."""
+"""The maximum number of characters of another task's result, enough to show what was done and where to read the
+rest."""
 MOST_RESULTS = 30
 
 
 class TaskResult(NamedTuple):
-    """The result of a task that this one depends on."""
+    """The result of another task on which the agent's task depends."""
 
     task: Task
     summary: str = ""
@@ -35,7 +36,7 @@ def brief(
     first: str = "",
 ) -> str:
     """Build the text of a task for its owner. `works` are the tasks to check, `knowledge` is the list of the project's
-    rule and lesson files, and `first` is what has to be done before anything else."""
+    rule and lesson files, and `first` says what has to be done before anything else."""
     sections = [
         f"TASK: {_one_line(task['title'])}",
         f"FIRST: {first}" if first else "",
@@ -75,7 +76,7 @@ def _context(task: Task, results: Sequence[TaskResult], decisions: Iterable[str]
 
 
 def _work(work: Task) -> str:
-    """A task whose result is checked, with its own sections indented."""
+    """Return the text of a task whose result is to be checked, with its own sections indented."""
     parts = {name: work.get(name) or "" for name in ("context", "approach", "acceptance")}
     told = [f"{name.capitalize()}:\n{text.strip()}" for name, text in parts.items() if text.strip()]
     return "\n\n".join([_one_line(work["title"]), *told])
@@ -100,8 +101,8 @@ _IN_A_SHELL: Mapping[str, str] = {
 
 
 def notes(tool_name: str = "") -> str:
-    """Explain the tool names in an agent's body to an agent that has a shell. `tool_name` is the host's pattern for our
-    server's tools (`mcp__rolecall__{}`), or empty if it is not known."""
+    """Explain the tool names in an agent's body to an agent that has a shell. `tool_name` is the host's pattern for the
+    names of our server's tools (`mcp__rolecall__{}`); it is empty if unknown."""
     commands = "\n".join(f"- `{tool}`: `{command}`" for tool, command in _IN_A_SHELL.items())
     here = tool_name.format("nx_task_list")
     server = f"Where the project's server is connected, they are tools: `{here}`, and so on."

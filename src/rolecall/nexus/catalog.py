@@ -1,8 +1,8 @@
-"""The catalogue: agents and skills with their bodies, and the vocabulary they are described in.
+"""The catalogue: agents and skills with their bodies, and the vocabulary in which they are described.
 
-`load()` returns our own catalogue, `load(folder)` that of a nexus-core package: a folder with a `manifest.json` whose
-body hashes are checked. Loading reports every problem with its place: first malformed files and, once all are well
-formed, contradictions between them. Nothing here depends on a host or its tools.
+`load()` returns our own catalogue, and `load(folder)` the catalogue of a nexus-core package: a folder with a
+`manifest.json`, against which the hashes of the bodies are checked. Loading reports every problem with its place: first
+malformed files and, once all are well formed, contradictions between them. Nothing here depends on a host or its tools.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ else:
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 STAND_INS: Mapping[str, str] = {"explore": "researcher"}
-"""Roles that package bodies ask for but no manifest defines, and the agents that play them."""
+"""The roles that the bodies of packages ask for but no manifest defines, with the agents that play them."""
 
 
 class CatalogAgent(NamedTuple):
@@ -60,26 +60,26 @@ class Skill(NamedTuple):
     description: str
     body: str
     triggers: tuple[str, ...] = ()
-    """Ids of the tags that activate it."""
+    """The ids of the tags that activate the skill."""
     manual_only: bool = False
-    """Whether only a tag or a slash command typed by a user activates it."""
+    """Whether the skill is activated only by a tag or a slash command that a user types."""
     summary: str = ""
     harness_docs_refs: tuple[str, ...] = ()
-    """Subjects on which the host adds its own instructions when the skill becomes active."""
+    """The subjects on which the host adds its own instructions when the skill becomes active."""
     alias_ko: str = ""
 
 
 class Catalog(NamedTuple):
     folder: str
     version: str
-    """The version of the package; empty for our own."""
+    """The version of the package; empty for our own catalogue."""
     vocabulary: Vocabulary
     agents: Mapping[str, CatalogAgent]
     skills: Mapping[str, Skill]
 
     @property
     def choices(self) -> macros.Choices:
-        """The names that macros may use. A stand-in keeps its own name, because the host may have such an agent."""
+        """The names that macros can use. A stand-in keeps its own name, because the host could have such an agent."""
         choices = {
             ("skill_activation", "skill"): macros.MacroChoice("Skills", tuple(self.skills)),
             ("subagent_spawn", "target_role"): macros.MacroChoice("Agents", (*self.agents, *STAND_INS)),
@@ -97,7 +97,7 @@ class Catalog(NamedTuple):
         return choices
 
     def write_body(self, skill: Skill, render: macros.Render) -> str:
-        """The body of a skill, with its macros in the words of a host."""
+        """Return the body of a skill, with its macros replaced by a host's wording."""
         invocations, source = self.vocabulary.invocations, f"skill {skill.id}"
         text = macros.expand(skill.body, render, invocations=invocations, choices=self.choices, source=source)
         return text.strip()
@@ -119,7 +119,8 @@ class Catalog(NamedTuple):
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> Catalog:
-    """Load our own catalogue, or that of a package folder. Raise a `UsageError` that lists every problem."""
+    """Load our own catalogue or, with `folder`, the catalogue of a package. Raise a `UsageError` that lists every
+    problem."""
     if folder is None:
         return _load_own()
     reader = VocabularyReader(os.fspath(folder))
@@ -151,7 +152,8 @@ def _load_own() -> Catalog:
 def _read(
     reader: VocabularyReader, index: Mapping[str, Mapping[str, Fields | None]], *, version: str
 ) -> Catalog:
-    """Read the agents and skills in `index`, which maps each id to its manifest entry, if there is one."""
+    """Read the agents and skills in `index`, which maps each id to its manifest entry, or to None without a
+    manifest."""
     words = vocabulary.read(reader)
     found = {
         kind: {id: _describe(reader, kind, id, entry) for id, entry in entries.items()}
@@ -202,7 +204,7 @@ _FORMS: Mapping[str, _Fields] = {
 
 
 def _list_ids(reader: VocabularyReader, kind: str) -> list[str]:
-    """The ids of a kind, taken from the folder names."""
+    """Return the ids of all agents or all skills, taken from the names of their folders."""
     folder = reader.path(kind)
     try:
         names = os.listdir(folder)
@@ -213,7 +215,7 @@ def _list_ids(reader: VocabularyReader, kind: str) -> list[str]:
 
 
 def _describe(reader: VocabularyReader, kind: str, id: str, entry: Fields | None) -> Fields:
-    """The fields of an agent or a skill, including its body; missing fields are reported as problems."""
+    """Return the fields of an agent or a skill, including its body. Report missing fields as problems."""
     form = Section("the file", _FORMS[kind])
     meta = reader.yaml(_meta(kind, id), form)
     content = reader.raw(_body(kind, id))
@@ -298,7 +300,7 @@ _MANIFEST = "manifest.json"
 _HASH = Text("sha256: and 64 hexadecimal digits", pattern="sha256:[a-f0-9]{64}")
 
 
-# The manifest contains an incomplete copy of the vocabulary, so the files are read instead.
+# The manifest contains only an incomplete copy of the vocabulary, so the vocabulary's own files are read instead.
 _MANIFEST_FORM = Section(
     "the manifest",
     require(

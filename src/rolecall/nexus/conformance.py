@@ -1,12 +1,11 @@
-"""Run conformance fixtures against our tools, in process and over MCP, and report the results by test_id.
+"""Runs conformance fixtures against our tools, in process and over MCP, and reports the results by test_id.
 
-Every case has its own folder, and nothing outside it is touched. Besides its own expectations, every case must meet
-three more: replies and state files have exactly the fields that the contract documents, a tool or hook writes only
-where it may, and one that only reads leaves no trace.
+Every case has its own folder, and nothing outside the folder is touched. In addition to its own expectations, every
+case must meet three more: replies and state files have exactly the fields that the contract documents, a tool or hook
+writes only where it is allowed to, and a tool that only reads leaves no trace.
 
-Cases with events go through functions that the caller passes in, because hooks are above this room.
-
-`fixture` and `expectation` define what fixtures may contain; the command line shows the report.
+Cases with events are run by functions that the caller passes in, because hooks are in a layer above this one. `fixture`
+and `expectation` define what fixtures can contain; the command line shows the report.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
 
 DOORS = ("tools", "mcp")
-"""Ways to call a tool: in process, and over the pipe of a `rolecall mcp` child."""
+"""The doors through which a tool is called: in process, and over the pipe of a `rolecall mcp` child."""
 NEEDS_HOOKS, NEEDS_TOOLS = "needs the hooks", "needs the tools"
 ALWAYS = "always"
-"""Marks expectations that apply to every case, whether it states them or not."""
+"""The mark of expectations that apply to every case, whether the case states them or not."""
 
 Tell: TypeAlias = "Callable[[str, str, JsonObject], Any]"
-"""Runs the hooks for an event: the project's folder, the type of the event, and its parameters, which include the
-harness. Returns the answer, or `{"error": …}`."""
+"""A function that runs the hooks for an event. It takes the project's folder, the type of the event and the event's
+parameters, which include the harness, and returns the answer, or `{"error": …}`."""
 
 _WRITABLE_FOLDERS = (f".nexus/state/{project_paths.HARNESS}/", ".nexus/state/artifacts/")
 _WRITABLE = (*documented.FILES, ".nexus/.gitignore", ".nexus/", ".nexus/state/")
@@ -48,11 +47,11 @@ _LONGEST = 300
 
 class CaseFailure(NamedTuple):
     over: str
-    """The door."""
+    """The door through which the case failed."""
     at: str
     """The place of the expectation in the case, or ALWAYS."""
     what: str
-    """`reply`, or the path of a file."""
+    """What failed the expectation: `reply`, or the path of a file."""
     path: str
     expected: str
     found: str
@@ -66,15 +65,15 @@ class CaseResult(NamedTuple):
     reason: str = ""
     failures: Sequence[CaseFailure] = ()
     over: Sequence[str] = ()
-    """The doors the case went through."""
+    """The doors through which the case was run."""
 
 
 class ConformanceReport(NamedTuple):
     over: Sequence[str]
-    """The interfaces over which the fixtures were run."""
+    """The doors through which the fixtures were run."""
     results: Sequence[CaseResult]
     mistakes: Sequence[Mistake]
-    """Cases, and whole files, that could not be parsed."""
+    """The mistakes in cases and in whole files that could not be parsed."""
     passed_over: Sequence[str]
 
     @property
@@ -86,7 +85,7 @@ class ConformanceReport(NamedTuple):
     @property
     def counts(self) -> dict[str, int]:
         statuses = [result.status for result in self.results]
-        # The mistakes of one case count once; in a file without cases, each mistake counts.
+        # All mistakes in one case count as one; in a file without cases, each mistake counts.
         malformed = {(mistake.file, mistake.test_id or mistake.place) for mistake in self.mistakes}
         return {
             "passed": statuses.count("passed"),
@@ -104,14 +103,15 @@ def run(
     tells: Mapping[str, Tell] | None = None,
     done: Callable[[int], object] = lambda _: None,
 ) -> list[CaseResult]:
-    """Run all cases and return their results in order. `tells` are additional doors, by name, for cases with events."""
+    """Run all cases, and return their results in order. `tells` maps the names of additional doors, for cases with
+    events, to the functions that run the hooks."""
     results: list[CaseResult] = []
     with tempfile.TemporaryDirectory(prefix="rolecall-conformance-") as scratch:
-        # The cases run unrestricted, even if the process that started the run is restricted.
+        # The cases run unrestricted, even if the process that started them is restricted.
         kept = {name: value for name, value in environ.items() if name != capabilities.VARIABLE}
         kept["ROLECALL_HOME"] = os.path.join(scratch, "home")
         for _, group in groupby(cases, key=lambda case: case.file):
-            # The cases of one file share a server, as the sessions of a host do.
+            # The cases in one file share a server, like the sessions of a host.
             server = ServerChild(os.path.join(scratch, "mcp", "project"), kept)
             doors = [
                 _Door(name, os.path.join(scratch, name), server, (tells or {}).get(name)) for name in over
@@ -160,7 +160,7 @@ def _run_case(case: Case, doors: Sequence[_Door]) -> CaseResult:
             for number in range(len(case.all_steps)):
                 at = case.expected_after(number)[0].at if case.expected_after(number) else f"steps[{number}]"
                 failures += [failure._replace(over=door.name) for failure in _run_step(case, number, door)]
-        except Exception as exc:  # any crash fails the case, and the run continues
+        except Exception as exc:  # any crash fails the case, but the run continues
             failures.append(
                 CaseFailure(door.name, at, "", "", "to be carried out", f"{type(exc).__name__}: {exc}")
             )
@@ -182,7 +182,7 @@ def _prepare(case: Case, door: _Door) -> None:
 
 
 def _run_step(case: Case, number: int, door: _Door) -> Iterator[CaseFailure]:
-    """Carry out a step and return every violation of its expectations and of those that always apply."""
+    """Carry out a step, and yield every violation of its expectations and of those that always apply."""
     step, expectations, before = case.all_steps[number], case.expected_after(number), _read_files(door.root)
     files: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
@@ -196,7 +196,7 @@ def _run_step(case: Case, number: int, door: _Door) -> Iterator[CaseFailure]:
     elif step.event and door.tell:
         actor = step.event.type
         reply = door.tell(door.project, actor, {"harness_id": case.harness, **step.event.params})
-        # Hooks write only the state and what a user asks to keep; before a tool call they write nothing.
+        # Hooks write only the state, and what a user asks to keep. Before a tool call, they write nothing.
         if actor != "pre_tool_use":
             files = _WRITABLE_BY_HOOKS
             folders = tuple(f".nexus/state/{name}/" for name in (project_paths.HARNESS, case.harness))
@@ -253,8 +253,8 @@ def _compare(at: str, what: str, expected: Fields, document: Any) -> Iterator[Ca
 
 
 def _find_misfit(name: str, data: bytes, case: Case) -> str:
-    """Why a written file violates its form in the contract; empty if it fits, or if the contract defines no form for
-    it."""
+    """Return why a written file violates its form in the contract, or an empty string if the file fits, or if the
+    contract defines no form for the file."""
     try:
         if name in documented.FILES:
             return "".join(documented.file_misfits(name, json.loads(data)))
@@ -265,7 +265,7 @@ def _find_misfit(name: str, data: bytes, case: Case) -> str:
 
 
 def _read_files(root: str) -> dict[str, bytes]:
-    """Every file below a folder by its path, and every folder, whose path ends with a slash."""
+    """Return every file below a folder by its path, and every folder by its path with a trailing slash."""
     found: dict[str, bytes] = {}
     for folder, folders, names in os.walk(root):
         found |= {os.path.relpath(os.path.join(folder, name), root) + "/": b"" for name in folders}

@@ -1,7 +1,7 @@
-"""Call tools from outside: by name, with unchecked arguments, for callers that may be restricted.
+"""Calls tools from outside: by name, with unchecked arguments, for callers that can be restricted.
 
-The table describes every tool and its parameters; the doors generate their help and schemas from it. Argument types are
-checked here, with the contract's error messages where it defines any; `tools` does the rest.
+The table describes every tool and its parameters; the doors generate their help and schemas from the table. Argument
+types are checked here, with the contract's error messages where it defines any; `tools` does the rest.
 """
 
 from __future__ import annotations
@@ -60,12 +60,13 @@ class Tool(NamedTuple):
     description: str
     parameters: Mapping[str, Argument] = {}
     denied_as: tuple[str, ...] = ()
-    """Its classes of actions; a restriction that denies one of them denies the tool."""
+    """The tool's classes of actions; a restriction that denies one of the classes denies the tool."""
     is_reader: bool = False
     is_for_lead: bool = False
-    """Whether the tool plans or decides, which no role may do, regardless of its restrictions."""
+    """Whether the tool plans or decides, which no role is allowed to do, regardless of its restrictions."""
     needs: str = ""
-    """The state file that the tool needs. If it is missing, the reply says so before the arguments are checked."""
+    """The state file that the tool needs. If the file is missing, the reply says so before the arguments are
+    checked."""
 
 
 def _needed(kind: Kind, description: str, *choices: str) -> Argument:
@@ -185,8 +186,8 @@ TOOLS: Mapping[str, Tool] = {
 
 
 def input_schema(tool: Tool) -> Schema:
-    """The JSON Schema of a tool's arguments. `plan_update`'s action is a plain string on purpose: an unknown action
-    must reach the tool, because the contract fixes its reply."""
+    """Return the JSON Schema of a tool's arguments. The action of `plan_update` is a plain string on purpose: an
+    unknown action must reach the tool, because the contract defines the reply to it."""
     properties = {
         name: {
             **parameter.kind.schema,
@@ -207,8 +208,8 @@ def call(
     restrictions: Iterable[str] = (),
     mask: Callable[[], Mask] = lambda: Mask(()),
 ) -> ToolReply:
-    """Call a tool with external arguments and return its reply. `mask` hides secrets that must not be stored; it is
-    called only if the tool writes."""
+    """Call a tool with external arguments, and return its reply. `mask` returns a mask that hides secrets that must not
+    be stored; it is called only if the tool writes."""
     given = _check_call(project, name, arguments, restrictions, mask)
     return TOOLS[name].run(project, **given)
 
@@ -221,7 +222,7 @@ def call_json(
     restrictions: Iterable[str] = (),
     mask: Callable[[], Mask] = lambda: Mask(()),
 ) -> bytes:
-    """Like `call`, but return JSON."""
+    """Call a tool as `call` does, but return the reply as JSON."""
     given = _check_call(project, name, arguments, restrictions, mask)
     if name == "task_list":
         return tools.task_list_json(project)
@@ -231,7 +232,7 @@ def call_json(
 def _check_call(
     project: Folder, name: str, arguments: Any, restrictions: Iterable[str], mask: Callable[[], Mask]
 ) -> ToolReply:
-    """Validate the arguments and return them as the tool takes them."""
+    """Validate the arguments, and return them in the form that the tool takes."""
     if name not in TOOLS:
         raise WrongCall(f"the tool {name!r} is not known; the tools are {', '.join(TOOLS)}")
     tool, held_to = TOOLS[name], tuple(restrictions)

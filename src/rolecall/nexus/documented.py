@@ -1,6 +1,6 @@
-"""Every field of replies and state files as closed types, which a conformance run checks them against.
+"""Closed types for every field of replies and state files, against which a conformance run checks them.
 
-A fixture names the fields it checks, so it cannot notice an undocumented one. The tools do not use these types.
+A fixture names the fields it checks, so it cannot notice an undocumented field. The tools do not use these types.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPTIONAL_TEXT = str | UnsetType
 
 
 def _object(**fields: Form) -> Form:
-    """An object with these fields and no others; a field that may be unset is optional."""
+    """Return the type of an object with these fields and no others. A field whose type allows UNSET is optional."""
     given = [
         (name, form, UNSET) if UnsetType in get_args(form) else (name, form) for name, form in fields.items()
     ]
@@ -100,12 +100,12 @@ REPLIES: Mapping[str, Sequence[Form]] = {
     ],
     "artifact_write": [_object(success=bool, path=Annotated[str, Meta(pattern="^/")])],
 }
-"""The possible forms of each tool's reply."""
+"""The possible forms of the reply of each tool."""
 ERROR = _object(error=Name)
 FILES: Mapping[str, Form] = {
     f".nexus/state/{project_paths.PLAN}": state.Plan,
     f".nexus/state/{project_paths.TASKS}": state.TaskFile,
-    # Cycles of older harnesses lack some fields, so only the newly added cycle is checked.
+    # Cycles written by older harnesses lack some fields, so only the newly added cycle is checked.
     f".nexus/{project_paths.HISTORY}": _object(
         cycles=Annotated[list[Any], Meta(min_length=1)], schema_version=Version | UnsetType
     ),
@@ -119,18 +119,19 @@ NEW_CYCLE = _object(
     tasks=list[Task],
 )
 READERS = ("plan_status", "task_list", "history_search", "context")
-"""Tools that change nothing."""
+"""The tools that change nothing."""
 
 
 def reply_misfits(tool: str, reply: Any) -> list[str]:
-    """Why a reply matches none of its tool's forms, judged by the first form; empty if it matches one."""
+    """Return why a reply matches none of its tool's forms, judged by the first form, or an empty list if it matches
+    one."""
     is_error = isinstance(reply, dict) and "error" in reply
     problems = [_problem_of(form, reply) for form in ([ERROR] if is_error else REPLIES[tool])]
     return [] if "" in problems else problems[:1]
 
 
 def file_misfits(path: str, content: Any) -> list[str]:
-    """The same check for a state file that a tool has just written."""
+    """Return why a state file that a tool has just written does not match its form, or an empty list if it matches."""
     problem = _problem_of(FILES[path], content)
     if not problem and path.endswith(project_paths.HISTORY):
         problem = _problem_of(NEW_CYCLE, content["cycles"][-1])

@@ -1,7 +1,8 @@
-"""Compare a JSON document with a conformance fixture's expectations: a path into it, and a value or a matcher.
+"""Compares a JSON document with the expectations in a conformance fixture. Each expectation is a path into the
+document, and a value or a matcher.
 
-The paths are the part of JSONPath that fixtures use: `$`, `.name`, `[n]`, `[-1]`, and `.length` of an array. Expected
-null means null or absent; a string, number or boolean must be equal; an object is a matcher.
+The paths are the part of JSONPath that fixtures use: `$`, `.name`, `[n]`, `[-1]`, and `.length` of an array. An
+expected null means null or absent; a string, number or boolean must be equal; an object is a matcher.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _OPTIONS: Mapping[str, Mapping[str, type]] = {
     "number": {"min": float, "max": float},
     "boolean": {},
 }
-"""The types of matchers, and the options that each has."""
+"""The options of each type of matcher."""
 
 
 def value_at(document: Any, path: str) -> Any:
-    """The value at the path, or ABSENT."""
+    """Return the value at the path, or ABSENT."""
     value = document
     for name, index in _PART.findall(path):
         if name == "length" and isinstance(value, list):
@@ -73,7 +74,7 @@ def _is_number(value: Any) -> bool:
 
 
 def problem_of(path: str, expected: Any) -> str:
-    """Why this expectation is invalid or would not check what was meant; empty if it is valid."""
+    """Return why an expectation is invalid or would not check what was meant, or an empty string if it is valid."""
     if not _PATH.fullmatch(path):
         return f"{path!r} is not a path: a path is $ with .name, [n], [-1] or .length behind it"
     if isinstance(expected, list):

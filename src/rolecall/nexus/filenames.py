@@ -1,9 +1,10 @@
-"""Find the files that a text names, as paths relative to the project's folder.
+"""Finds the files that a text names, as paths relative to the project's folder.
 
-A word counts if it is a file of the project or looks like a path: a name with the extension of a source file or
-document, or a path whose last part has an extension. A pattern (`src/*.py`) stands for the files it matches, a link for
-its target. Folders do not count, because they are named too loosely. A false match only makes two tasks wait for each
-other unnecessarily. In scripts without spaces between words, only existing files are recognized.
+A word counts if it is the name of a file in the project, or if it looks like a path: a name with the extension of a
+source file or document, or a path whose last part has an extension. A pattern (`src/*.py`) stands for the files it
+matches, and a link for its target. Folders do not count, because texts name them too loosely. The only effect of a
+false match is that two tasks wait for each other unnecessarily. In scripts without spaces between words, only existing
+files are recognized.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from itertools import islice
 from rolecall.nexus.overview import Task
 
 _LETTER = r"\w./+@À-ɏͰ-ԯ-"
-"""Letters of Latin, Greek and Cyrillic, which put spaces between words."""
+"""The letters of Latin, Greek and Cyrillic, which separate words by spaces, and the signs of a path."""
 _WORD = re.compile(rf"(?<![{_LETTER}])[{_LETTER}]+(?::{{2}}[\w.]+|(?::\d+)+)?", re.ASCII)
 _PATTERN = re.compile(rf"[{_LETTER}*]+", re.ASCII)
 _UNSPACED = re.compile(r"[\w./+@-]+")
 _OTHER_SCRIPT = re.compile(r"[^\x00-ԯ]")
 _UP_TO_ENDING = re.compile(r".*[^/]\.[A-Za-z][A-Za-z0-9]{0,7}")
 _LONGEST = 4_000
-"""Maximum characters of a path on any system."""
+"""The maximum number of characters in a path on any system."""
 _MOST_FILES, _MOST_MATCHES, _MOST_PATTERNS, _MOST_STARS = 20_000, 200, 20, 8
 _NOT_WRITTEN = frozenset((".git", ".hg", ".venv", "node_modules", "__pycache__", "state"))
-"""Folders that patterns of tasks never match; `state` is that of `.nexus`."""
+"""The folders that patterns in tasks never match; `state` is the folder in `.nexus`."""
 _ENDING = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,7}$")
 _SOURCES = frozenset((
     "c", "cc", "cfg", "cpp", "cs", "css", "csv", "go", "h", "hpp", "html", "ini", "java", "js", "json", "jsx", "kt",
@@ -39,7 +40,7 @@ _SOURCES = frozenset((
 
 
 class ProjectFiles:
-    """The files of a project at the time they were first listed."""
+    """The files of a project, as they were when they were first listed."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -52,7 +53,7 @@ class ProjectFiles:
         return self._is_file[path]
 
     def match(self, pattern: str) -> list[str]:
-        """The files that a pattern matches: `*` stays within a folder, `**/` is any number of them."""
+        """Return the files that a pattern matches: `*` stays within a folder, and `**/` is any number of folders."""
         if self._files is None:
             self._files = []
             for folder, folders, files in os.walk(self.root):
@@ -80,7 +81,7 @@ def _fits(path: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def find_names(texts: Iterable[str], tree: ProjectFiles) -> frozenset[str]:
-    """The files that the texts name, as `canonical` names."""
+    """Return the files that the texts name, as `canonical` names."""
     found: set[str] = set()
     patterns: dict[str, None] = {}
     for text in texts:
@@ -89,7 +90,7 @@ def find_names(texts: Iterable[str], tree: ProjectFiles) -> frozenset[str]:
             if path and (_looks_like_file(path) or tree.is_file(path)):
                 found.add(path)
         for match in _UNSPACED.finditer(text):
-            # In such scripts, the next word of the sentence may follow a file's extension directly.
+            # In scripts without spaces, the next word of the sentence can follow a file's extension directly.
             if len(match[0]) <= _LONGEST and _OTHER_SCRIPT.search(match[0]):
                 name = _UP_TO_ENDING.match(match[0])
                 path = _path(name[0], tree.root) if name else ""
@@ -104,19 +105,19 @@ def find_names(texts: Iterable[str], tree: ProjectFiles) -> frozenset[str]:
 
 
 def named_by_tasks(tasks: Iterable[Task], tree: ProjectFiles) -> frozenset[str]:
-    """The files named in the texts of tasks."""
+    """Return the files named in the texts of tasks."""
     fields = ("title", "context", "approach", "acceptance")
     return find_names([task.get(field, "") for task in tasks for field in fields], tree)
 
 
 def canonical(path: str, root: str) -> str:
-    """The canonical name of a file: relative to the root, or absolute if it is outside."""
+    """Return the canonical name of a file: relative to the root, or absolute if the file is outside the root."""
     real = os.path.realpath(os.path.join(root, path))
     return os.path.relpath(real, root) if real.startswith(os.path.join(root, "")) else real
 
 
 def changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
-    """The files that were written or removed after a time (RFC 3339)."""
+    """Return the files that were written or removed after a time (RFC 3339)."""
     try:
         last = datetime.fromisoformat(at.upper()).timestamp()
     except ValueError:
@@ -126,7 +127,7 @@ def changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
 
 
 def _changed_at(path: str) -> float:
-    """When a file was written or, if it is missing, when its folder was last changed."""
+    """Return when a file was written or, if the file is missing, when its folder was last changed."""
     try:
         return os.stat(path).st_mtime
     except OSError:
@@ -135,7 +136,7 @@ def _changed_at(path: str) -> float:
 
 
 def _path(word: str, root: str) -> str:
-    """The word as a path relative to the root; empty if it cannot be one."""
+    """Return a word as a path relative to the root, or an empty string if the word cannot be such a path."""
     plain = word.partition(":")[0].rstrip(".") if len(word) <= _LONGEST else ""
     if plain.startswith("/"):
         plain = plain if plain.startswith(os.path.join(root, "")) else os.path.realpath(plain)

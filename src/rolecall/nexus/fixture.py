@@ -1,9 +1,10 @@
 """Conformance fixtures: cases in JSON that contain calls of tools and their expected results.
 
-Loading reports every mistake of an author with its file and place; no file is skipped silently. The format is that of
-nexus-core 0.10.0. Where its own fixtures go beyond its schema, so do we: the content of a file may be an array. There
-are two additions: a string is the literal text of a file, for cases with a damaged file or a git branch; and the eight
-events of our hooks, which have a reply, are allowed besides its three events. `conformance` runs the cases.
+Loading reports every mistake in a fixture with its file and place; no file is skipped silently. The format is that of
+nexus-core 0.10.0. Where its own fixtures go beyond its schema, our format does, too: the content of a file can be an
+array. There are two additions. A string is the literal text of a file, for cases with a damaged file or a git branch.
+The eight events of our hooks, which have a reply, are allowed in addition to the three events of nexus-core.
+`conformance` runs the cases.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ HOOK_EVENTS = (
     *("session_start", "user_message", "subagent_spawn", "subagent_complete"),
     *("pre_tool_use", "post_tool_use", "session_end", "context_compact"),
 )
-"""Our hook events, whose reply has `block`, `context` and `notice`."""
+"""The events of our hooks, whose reply has `block`, `context` and `notice`."""
 Fields: TypeAlias = JsonObject
 """Parameters or contents by name, or expected values by their path in a document."""
 _NONE: Fields = {}
@@ -69,10 +70,10 @@ class Expected(NamedTuple):
     """The expectations after a step."""
 
     at: str
-    """Their place in the case."""
+    """The place of the expectations in the case."""
     return_value: Fields = _NONE
     state_files: Fields = _NONE
-    """By the path of a file; None for a file that must not exist."""
+    """The expected content of each file, by the file's path; None for a file that must not exist."""
     error: bool | None = None
     """Whether the reply must be an error; None if the case does not say."""
     error_contains: str | None = None
@@ -119,7 +120,8 @@ class Case(NamedTuple):
 
     @property
     def harness(self) -> str:
-        """The harness that {HARNESS_ID} stands for: from the events, else from an entry in its folder, else ours."""
+        """The harness for which {HARNESS_ID} stands: named by the events, or otherwise by an entry in a file at the
+        start of the case, or otherwise our own."""
         named: list[Any] = [step.event.params for step in self.all_steps if step.event]
         for content in self.before.values():
             named += content if isinstance(content, list) else []
@@ -127,11 +129,11 @@ class Case(NamedTuple):
         return next((id for id in ids if isinstance(id, str)), project_paths.HARNESS)
 
     def expand(self, path: str) -> str:
-        """The path of a file without tokens."""
+        """Return a file's path with its tokens replaced."""
         return path.replace("{STATE_ROOT}", ".nexus/state").replace("{HARNESS_ID}", self.harness)
 
     def expected_after(self, number: int) -> list[Expected]:
-        """The expectations after a step; those of the whole case apply to its last step."""
+        """Return the expectations after a step. The expectations of the whole case apply to its last step."""
         step = self.all_steps[number]
         own = Expected(f"steps[{number}]", step.assert_return, step.assert_state)
         is_last = number == len(self.all_steps) - 1
@@ -139,7 +141,7 @@ class Case(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """A mistake in a fixture."""
+    """A mistake in a fixture, with its place."""
 
     file: str
     place: str
@@ -151,11 +153,11 @@ class Fixtures(NamedTuple):
     cases: list[Case]
     mistakes: list[Mistake]
     passed_over: list[str]
-    """JSON files that are not fixtures and do not look like any, such as schemas."""
+    """JSON files that are neither fixtures nor look like fixtures, such as schemas."""
 
 
 def load(folder: str) -> Fixtures:
-    """Load every fixture below a folder, or those of one file."""
+    """Load every fixture below a folder, or the fixtures in one file."""
     if not os.path.exists(folder):
         raise UsageError(f"{folder!r} does not exist", hint="Name a folder of fixtures, or one file.")
     paths = [] if os.path.isdir(folder) else [folder]
@@ -166,7 +168,7 @@ def load(folder: str) -> Fixtures:
     for path in paths:
         _load_file(path, os.path.relpath(path, folder) if os.path.isdir(folder) else path, found)
 
-    # Results are identified by their test_id, so two cases must not have the same one.
+    # Results are identified by their test_id, so no two cases can have the same one.
     files: dict[str, str] = {}
     for case in list(found.cases):
         if case.test_id in files:
@@ -181,7 +183,7 @@ def load(folder: str) -> Fixtures:
 
 def _load_file(path: str, name: str, found: Fixtures) -> None:
     try:
-        if not os.path.isfile(path):  # reading a pipe or a device would not end
+        if not os.path.isfile(path):  # reading a pipe or a device might never end
             raise ValueError("it is not a regular file")
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -212,7 +214,7 @@ def _load_file(path: str, name: str, found: Fixtures) -> None:
 
 
 def _check(case: Case, at: At) -> None:
-    """Report contradictions between the fields."""
+    """Report contradictions between the fields of a case."""
     if sum(map(bool, (case.action, case.event, case.steps))) != 1:
         at.report("it must have exactly one of action, event and steps")
     for number, step in enumerate(case.steps):

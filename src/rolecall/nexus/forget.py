@@ -1,8 +1,8 @@
-"""Remove notes of a project by `git rm` and a commit whose message has the command that restores each note.
+"""Removes a project's notes with `git rm`, in a commit whose message contains the command that restores each note.
 
-A note is removed only if git has it exactly as it is on disk; otherwise the error says what to do first. The commit
+A note is removed only if git has it exactly as it is on disk; otherwise, the error says what to do first. The commit
 contains only the named notes, whatever the user has staged. A process that is killed before the commit leaves a staged
-deletion: nothing is lost, and repeating the command commits it.
+deletion: nothing is lost, and repeating the command commits the deletion.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Kept(NamedTuple):
 
 
 class Successor(NamedTuple):
-    """The note that replaces others, and may be one of them."""
+    """The note that replaces other notes; it can be one of them."""
 
     name: str
     text: str
@@ -104,8 +104,8 @@ def remove(
     why: str,
     into: Successor | None = None,
 ) -> str:
-    """Remove notes in one commit, together with the text that replaces them, and return the commit's id. If that fails,
-    everything is restored. `lock` is the project's lock, which git holds while it runs."""
+    """Remove notes in one commit, together with the text that replaces them, and return the commit's id. If the commit
+    fails, everything is restored. `lock` is the project's lock, which git also holds while it runs."""
     top, folder = notes[0].top, note.folder(project, "memory")
     _refuse_under_way(top)
     gone = [each for each in notes if into is None or each.name != into.name]
@@ -139,7 +139,7 @@ def remove(
         )
         run("commit", "--quiet", "--no-verify", "--cleanup=verbatim", "-m", message, "--only", "--", *changed)
     except BaseException:
-        # Files first, so that no text is missing, whatever happens to the index.
+        # Restore the files first, so that no text is missing, whatever happens to the index.
         state_file.make_folder(folder)
         for name, data in old.items():
             path = os.path.join(folder, name)
@@ -154,7 +154,8 @@ def remove(
 
 
 def _refuse_under_way(top: str) -> None:
-    """Refuse to commit during a git operation, because the commit would become part of it or be lost with it."""
+    """Raise an error during another git operation, because the commit would become part of that operation or be lost
+    with it."""
     folder = git.run(top, "rev-parse", "--absolute-git-dir").text
     for name, what in _UNDER_WAY.items():
         if os.path.lexists(os.path.join(folder, name)):

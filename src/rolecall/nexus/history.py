@@ -1,8 +1,9 @@
 """The history of closed cycles: cycles are added and searched, never changed or dropped.
 
-Archiving takes several files: the cycle is added to the history first, then plan and tasks are removed. Before that, a
-note records which cycle is about to be added and from which bytes. The next process that takes the lock finishes the
-work of a killed writer: if the cycle is in the history, the files it was made from are removed.
+Archiving involves several files: the cycle is added to the history first, then the plan and the tasks are removed. A
+note written before that says which cycle is about to be added, and from which bytes. If a writer is killed, the next
+process that takes the lock finishes the work: if the cycle is in the history, the files from which it was made are
+removed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rolecall.nexus.state import Cycle, Plan, Task
 from rolecall.nexus.state_file import Bytes
 
 SCHEMA_VERSION = "0.10"
-"""The contract version that cycles are written in."""
+"""The contract version in which cycles are written."""
 _NOTE = "archiving.json"
 _OPENING = re.compile(rb'"cycles"\s*:\s*\[')
 
@@ -34,7 +35,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 class _Searchable(NamedTuple):
     text: bytearray
-    """The compact JSON of all cycles in lower case, one per line."""
+    """The compact JSON of all cycles in lower case, one cycle per line."""
     starts: list[int]
 
 
@@ -47,14 +48,14 @@ class CycleHistory:
         self.cycles = cycles
         self._front, self._back = front, back
         self.highest_plan = highest
-        """The highest plan id."""
+        """The highest plan id in the history."""
         self._searchable: _Searchable | None = None
 
     def cycle(self, number: int) -> Cycle:
         return state.CYCLE.decode(self.cycles[number])
 
     def save_with(self, project: Folder, cycle: Cycle) -> CycleHistory:
-        """Add a cycle to the file and return the new history."""
+        """Add a cycle to the file, and return the new history."""
         text = state.encode(cycle)
         entry = (b",\n" if self.cycles else b"\n") + text
         front = [*self._front, entry] if len(self._front) < 100 else [b"".join(self._front), entry]
@@ -66,15 +67,15 @@ class CycleHistory:
         return longer
 
     def search(self, query: str) -> Sequence[int]:
-        """The indexes of the cycles whose compact JSON contains the query, ignoring case, oldest first."""
+        """Return the indexes of the cycles whose compact JSON contains the query, ignoring case, oldest first."""
         wanted = query.lower()
         if not wanted:
             return range(len(self.cycles))
         if "\n" in wanted:
-            return []  # JSON escapes it
+            return []  # JSON escapes line breaks
         if self._searchable is None:
-            # Compact JSON in lower case, with the fields in their original order. One growing array, because
-            # joining pieces takes the memory twice.
+            # The text is compact JSON in lower case, with the fields in their original order. It is one growing array,
+            # because joining pieces would take twice the memory.
             lines = bytearray()
             starts: list[int] = []
             for cycle in self.cycles:
@@ -93,7 +94,7 @@ class CycleHistory:
 
 
 def load(project: Folder) -> CycleHistory:
-    """Load the history, which is empty without a file."""
+    """Load the history, which is empty if the file does not exist."""
     found = state.load(project_paths.history(project), _parse)
     return found or CycleHistory([], [b'{"cycles":['], b"]}\n", 0)
 
@@ -114,7 +115,7 @@ def _parse(data: bytes) -> CycleHistory:
     else:
         opened = _OPENING.search(data)
         end = opened.end() if opened else 0
-    # A view, as the cycles are: a long history takes a while to copy.
+    # The bytes before the end are a view, like the cycles, because copying a long history takes a while.
     return CycleHistory(file.cycles, [memoryview(data)[:end]], data[data.index(b"]", end) :], highest)
 
 
@@ -123,7 +124,7 @@ def _parse(data: bytes) -> CycleHistory:
 
 @contextmanager
 def writing(project: Folder) -> Iterator[None]:
-    """Hold the project's lock, after finishing an earlier writer's incomplete archiving."""
+    """Hold the project's lock, after finishing the archiving that an earlier writer left incomplete."""
     with state_file.hold_lock(project):
         path = project_paths.ours(project, _NOTE)
         data = state_file.read(path)
@@ -137,7 +138,7 @@ def writing(project: Folder) -> Iterator[None]:
             past = load(project)
             is_added = note.cycle < len(past.cycles)
             if is_added and past.cycle(note.cycle).completed_at == note.completed_at:
-                # A file with other bytes is newer and was not archived.
+                # A file with different bytes is newer, and was not archived.
                 digests = note.sources.items()
                 remove_sources(
                     project, [name for name, digest in digests if state.digest_of(project, name) == digest]
@@ -150,7 +151,7 @@ def writing(project: Folder) -> Iterator[None]:
 def archive(
     project: Folder, plan: Plan | None, tasks: Sequence[Task], *, sources: Mapping[str, str]
 ) -> tuple[Cycle, CycleHistory]:
-    """Add a cycle made from these state files, which the caller then removes or replaces. `sources` has their
+    """Add a cycle made from these state files, which the caller then removes or replaces. `sources` contains the files'
     digests."""
     history = load(project)
     cycle = Cycle(
@@ -166,7 +167,7 @@ def archive(
 
 
 def remove_sources(project: Folder, names: Sequence[str]) -> None:
-    """Finish archiving: remove the files, then the note about them."""
+    """Finish archiving: remove the archived files, then the note about them."""
     for name in names:
         state_file.remove(project_paths.state(project, name))
     state_file.sync_folder(project_paths.state(project))

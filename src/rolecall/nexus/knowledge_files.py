@@ -1,7 +1,8 @@
-"""The list of a project's knowledge files: its `memory/`, `context/` and `rules/`. Their contents are not read.
+"""The list of a project's knowledge files: those in its `memory/`, `context/` and `rules/`. Their contents are not
+read.
 
 Agents are given the list and read what they need. The list is limited because it is part of prompts: if a folder has
-more files, only the number of the others is given.
+more files, only the number of the remaining files is given.
 """
 
 from __future__ import annotations
@@ -15,21 +16,22 @@ from rolecall.nexus.project_paths import Folder
 
 KINDS = ("memory", "context", "rules")
 MOST = 100
-"""Maximum files listed per kind."""
+"""The maximum number of files listed for each kind."""
 
 
 def index(project: Folder, most: int = MOST) -> dict[str, list[str]]:
-    """The files of each kind by name, as paths relative to the project's folder, at most `most` per kind."""
+    """Return the files of each kind by name, as paths relative to the project's folder, at most `most` for each
+    kind."""
     return {kind: [f".nexus/{kind}/{name}" for name in _names(project, kind)[:most]] for kind in KINDS}
 
 
 def counts(project: Folder) -> dict[str, int]:
-    """The number of files of each kind."""
+    """Return the number of files of each kind."""
     return {kind: len(_names(project, kind)) for kind in KINDS}
 
 
 def as_text(project: Folder, most: int = MOST) -> str:
-    """The list as text for an agent; empty if there are no files."""
+    """Return the list as text for an agent, or an empty string if there are no files."""
     lines = []
     for kind in KINDS:
         if names := _names(project, kind):
@@ -39,12 +41,12 @@ def as_text(project: Folder, most: int = MOST) -> str:
 
 
 def format_counts(counts: Mapping[str, int]) -> str:
-    """Format counts as in `3 memory, 1 rules`; empty if all are zero."""
+    """Format counts as in `3 memory, 1 rules`, or return an empty string if all counts are zero."""
     return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
 def _names(project: Folder, kind: str) -> list[str]:
-    """The regular Markdown files of a kind, excluding links, hidden files and folders reached by a link."""
+    """Return the regular Markdown files of a kind, excluding links, hidden files, and folders behind a link."""
     folder = os.path.join(project_paths.nexus(project), kind)
     try:
         state_file.refuse_links(folder)

@@ -1,13 +1,19 @@
-"""Invocation macros in skill bodies: `{{primitive key=value ...}}`, which are parsed and replaced by a host's wording.
+r"""Invocation macros in skill bodies: `{{primitive key=value ...}}`, which are parsed and replaced by a host's wording.
 
-A value is a bare word, a placeholder (`<which one>`), a quoted text (with the escapes `\\"`, `\\\\`, `\\n` and `\\t`),
-a list (`[a, "b c", <more of them>, {label: "x", description: "y"}]`) or a heredoc: `key=>>NAME`, the text starting on
-the next line, then `<<NAME` alone on a line. The `}}` may be on the heredoc's first line, before the text, or after its
-last. A heredoc's text is literal. Everything outside of macros is text, including `{{` without a letter after it; but
-`{{`, blanks, a name and `key=` are an error.
+A value is one of these:
 
-The vocabulary defines the primitives and their keys, and the catalogue the names that values may use. The functions
-passed to `expand` turn a primitive into a host's wording; `prose` is for a host without mechanisms of its own.
+- a bare word, or a placeholder (`<which one>`);
+- a quoted text, with the escapes `\"`, `\\`, `\n` and `\t`;
+- a list: `[a, "b c", <more of them>, {label: "x", description: "y"}]`;
+- a heredoc: `key=>>NAME`, the text starting on the next line, then `<<NAME` alone on a line. The `}}` can be on the
+  heredoc's first line, before the text, or after its last line. The text is literal.
+
+Everything outside of macros is text, including `{{` without a letter after it; but `{{` followed by blanks, a name and
+`key=` is an error.
+
+The vocabulary defines the primitives and their keys, and the catalogue defines the names that values can use. The
+functions passed to `expand` turn a primitive into a host's wording; `prose` is for a host without mechanisms of its
+own.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ Item = str | Mapping[str, str]
 Argument = str | tuple[Item, ...]
 Arguments = Mapping[str, Argument]
 Render = Mapping[str, Callable[[Arguments], str]]
-"""Returns the host's text for each primitive."""
+"""For each primitive, a function that returns the host's text."""
 
 
 class MacroChoice(NamedTuple):
@@ -37,11 +43,12 @@ class MacroChoice(NamedTuple):
 
 
 Choices = Mapping[tuple[str, str], MacroChoice]
-"""By primitive and parameter; modes are listed under `mode_of` their skill. Other parameters accept any text."""
+"""The names that each parameter of each primitive accepts; the modes of a skill are listed under `mode_of` the skill.
+Any other parameter accepts any text."""
 
 
 def mode_of(skill: str) -> str:
-    """The parameter `mode` of `skill_activation`, for one skill."""
+    """Return the key in `Choices` for the parameter `mode` of `skill_activation`, for one skill."""
     return f"mode of {skill}"
 
 
@@ -56,7 +63,7 @@ _TYPES: Mapping[tuple[str, str], str] = {
     **{(primitive, name): "string" for primitive, names in _TEXTS.items() for name in names},
     ("user_question", "options"): "array",
 }
-"""The types of parameters in the shared format, which packages' vocabularies give only in prose."""
+"""The types of the parameters in the shared format; packages' vocabularies give these types only in prose."""
 
 _START = re.compile(
     r"\{\{(?:([A-Za-z_][\w-]*)|(?P<apart>\s++[A-Za-z_][\w-]*+\s++[A-Za-z_][\w-]*+=))", re.ASCII
@@ -64,11 +71,11 @@ _START = re.compile(
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"([A-Za-z_][\w-]*)=", re.ASCII)
 _PLACEHOLDER = r'<[^<>"\[\]{}\r\n]*>'
-"""`<what to put here>`: a placeholder for the reader, which may contain blanks."""
+"""A placeholder for the reader, `<what to put here>`, which can contain blanks."""
 _BARE = re.compile(rf'(?:{_PLACEHOLDER}|[^\s"\[\]{{}}])+')
 _BARE_ITEM = re.compile(rf'(?:{_PLACEHOLDER}|[^\s",\[\]{{}}:])+')
 _MORE_ITEMS = re.compile(r"\{(?:\.\.\.|…)\}")
-"""In a list: more items of the same kind."""
+"""A sign in a list that stands for more items of the same kind."""
 _QUOTED = re.compile(r'"((?:[^"\\\r\n]|\\[^\r\n])*)"')
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
@@ -94,7 +101,7 @@ def expand(
     choices: Choices | None = None,
     source: str = "<text>",
 ) -> str:
-    """Replace each macro in `text` by its result from `render`. Raise a `UsageError` that lists every problem."""
+    """Replace each macro in `text` with its result from `render`. Raise a `UsageError` that lists every problem."""
     if found := problems(text, invocations, choices, source=source):
         lines = "".join(f"\n  {problem}" for problem in found)
         raise UsageError(f"the text cannot be expanded:{lines}")
@@ -117,7 +124,7 @@ def problems(
     *,
     source: str = "<text>",
 ) -> list[Problem]:
-    """The problems with a text's macros, up to the first macro that cannot be parsed."""
+    """Return the problems with a text's macros, up to the first macro that cannot be parsed."""
     found: list[Problem] = []
     try:
         for macro in _Parser(text).macros():
@@ -129,7 +136,8 @@ def problems(
 
 
 def find(text: str, *, source: str = "<text>") -> Iterator[Macro]:
-    """The macros of a text in order. Raise a `UsageError` with line and column at one that cannot be parsed."""
+    """Yield the macros of a text in order. Raise a `UsageError` with the line and column of a macro that cannot be
+    parsed."""
     try:
         yield from _Parser(text).macros()
     except _Unreadable as exc:
@@ -184,7 +192,7 @@ class _Unreadable(Exception):
 
 
 class _Parser:
-    """Parses one macro after the other; `_at` is the current position."""
+    """A parser that parses one macro after the other; `_at` is the current position."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -210,14 +218,14 @@ class _Parser:
                 elif _LINE_END.match(self._text, self._at):
                     arguments[key[1]] = self._read_heredoc(heredoc)
                 else:
-                    arguments[key[1]] = ""  # its text follows the macro
+                    arguments[key[1]] = ""  # the heredoc's text follows the macro
                     behind.append((key[1], heredoc))
             for name, heredoc in behind:
                 arguments[name] = self._read_heredoc(heredoc)
             yield Macro(start[1], arguments, start.start(), self._at)
 
     def _reach_argument(self, start: re.Match[str]) -> bool:
-        """Go on to the next argument; False if the macro ends instead."""
+        """Move to the next argument. Return False if the macro ends instead."""
         before = self._at
         self._match(_SPACE)
         if self._at == len(self._text):
@@ -288,7 +296,7 @@ class _Parser:
         return pairs
 
     def _read_entries(self, end: str, read: Callable[[], T]) -> Iterator[T]:
-        """Read what is separated by commas, up to `end`."""
+        """Read the entries up to `end`, which are separated by commas."""
         self._match(_SPACE)
         while not self._skip(end):
             yield read()
@@ -321,8 +329,8 @@ class _Parser:
 
 
 def prose(tags: Mapping[str, Tag]) -> Render:
-    """The texts for a host without its own mechanisms; without them, macros would be skipped silently. Progress and
-    access records are for a display and a hook, so such a host does nothing for them."""
+    """Return the texts for a host without mechanisms of its own; without these texts, macros would be skipped silently.
+    Progress reports are meant for a display, and access records for a hook, so the texts for them are empty."""
 
     def activate(arguments: Arguments) -> str:
         skill, mode = str(arguments["skill"]), str(arguments.get("mode", ""))
@@ -365,7 +373,7 @@ def prose(tags: Mapping[str, Tag]) -> Render:
 
 
 def fence(text: str) -> str:
-    """A text as a fenced block whose fence is longer than any in the text."""
+    """Return a text as a fenced block. The fence is longer than any fence in the text."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     ticks = "`" * max(3, longest + 1)
     return f"{ticks}text\n{text}\n{ticks}"

@@ -1,8 +1,8 @@
 """A project's lessons: short notes in `.nexus/memory/`, which agents read and people keep in git.
 
-A lesson goes into the note on its subject if there is one (`similarity` finds it and explains why); otherwise it
-becomes a new note. `memory_access` counts reads, and `memory_gc` decides which notes may be forgotten. Each verb is a
-plain function over a project folder.
+A lesson is added to the note on its subject, if there is one (`similarity` finds the note and explains why); otherwise,
+the lesson becomes a new note. `memory_access` counts reads, and `memory_gc` decides which notes can be forgotten. Each
+verb is a plain function over a project folder.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Thresholds(NamedTuple):
 
     unread_days: int = 90
     unread_reads: int = 20
-    """A note that was never read becomes a candidate after this many reads of other notes."""
+    """The number of reads of other notes after which a note that was never read becomes a candidate."""
     unchanged_days: int = 180
     grace_days: int = 14
-    """Days for which a new note is always kept."""
+    """The number of days for which a new note is always kept."""
     signals: int = 3
-    """How many signals must hold at once before a note is deleted automatically."""
+    """The number of signals that must hold at the same time before a note is deleted automatically."""
     overlap: int = round(100 * similarity.OVERLAP)
-    """The percentage of shared words at which two notes count as being on the same subject."""
+    """The percentage of shared words from which two notes count as being on the same subject."""
     superseded: int = round(100 * similarity.CONTAINED)
-    """The percentage of a note's words found in another note at which it adds little of its own."""
+    """The percentage of a note's words found in another note from which the note adds little of its own."""
 
 
 THRESHOLDS = Thresholds()
@@ -57,7 +57,8 @@ class Match(NamedTuple):
 
 
 class NoteOverlap(UsageError):
-    """A note on this subject exists, so the caller must choose between adding to it and a separate note."""
+    """An error for a lesson on whose subject a note exists: the caller must choose between adding to that note and
+    creating a separate one."""
 
     def __init__(self, file: str, matches: Sequence[Match], overlap: int) -> None:
         best = matches[0]
@@ -85,14 +86,14 @@ def add(
     is_new: bool = False,
     thresholds: Thresholds = THRESHOLDS,
 ) -> ToolReply:
-    """Keep a lesson: in the note `into`, else as a new note unless one on its subject exists.
+    """Keep a lesson: in the note `into` or, without `into`, in a new note unless there is a note on the same subject.
 
-    `is_new` creates a new note even then. `mask` knows the secrets that must not be stored.
+    With `is_new`, create a new note even then. `mask` knows the secrets that must not be stored.
     """
     file, kept = note_name.new_memory(name, category), note.clean(text)
     keyscan.refuse_secrets(kept, mask)
     if into is not None:
-        note.find(project, "memory", into)  # before the lock, which would create folders
+        note.find(project, "memory", into)  # before taking the lock, which would create folders
     with state_file.hold_lock(project):
         if into is not None:
             target = note.find(project, "memory", into)
@@ -120,8 +121,8 @@ def _title(file: str) -> str:
 
 
 def overlapping(project: Folder, file: str, text: str, thresholds: Thresholds = THRESHOLDS) -> list[Match]:
-    """Notes on the subject of a new one, the most similar first. Notes of different categories count as different
-    subjects, unless one contains most of the other."""
+    """Return the notes on the subject of a new note, the most similar first. Notes of different categories count as
+    being on different subjects, unless one contains most of the other."""
     own, category = profile_of(file, text), note_name.category_of(file)
     found = []
     for other in note.list_notes(project, "memory"):
@@ -144,7 +145,7 @@ def profile_of(file: str, text: str) -> Profile:
 class NoteReading(NamedTuple):
     text: str
     warning: str
-    """Why the read was not counted; usually empty."""
+    """Why the read was not counted; empty if it was."""
 
 
 def read(
@@ -161,7 +162,7 @@ def read(
 
 
 def list_notes(project: Folder, *, at: str | None = None) -> list[ToolReply]:
-    """Every note by name, with how often and when it was read."""
+    """Return every note by name, with the number of reads and the time of the last one."""
     log = memory_access.read(project)
     now = memory_access.moment(at or project_paths.now()).timestamp()
     entries = []
@@ -185,9 +186,9 @@ def list_notes(project: Folder, *, at: str | None = None) -> list[ToolReply]:
 
 
 def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> ToolReply:
-    """Merge two notes into the first or into a new one, and remove the merged notes by a commit."""
+    """Merge two notes into the first or into a new one. Remove the merged notes in the same commit."""
     for name in (first, second):
-        note.find(project, "memory", name)  # before the lock, which would create folders
+        note.find(project, "memory", name)  # before taking the lock, which would create folders
     with state_file.hold_lock(project) as lock:
         sources = [note.find(project, "memory", name) for name in (first, second)]
         if sources[0].name == sources[1].name:
@@ -197,7 +198,7 @@ def merge(project: Folder, first: str, second: str, *, into: str | None = None) 
             target = note_name.new_memory(target)
             if os.path.lexists(path := os.path.join(note.folder(project, "memory"), target)):
                 raise note.already_there(path)
-        memory_access.read(project)  # finds a damaged log before anything is changed
+        memory_access.read(project)  # a damaged log is found before anything is changed
         kept = [forget.find_kept(project, source.name) for source in sources]
         parts = [note.text(source).strip() for source in sources if source.name == target]
         parts = parts or [f"# {_title(target)}"]

@@ -1,7 +1,7 @@
-"""Who read which memory note, when, and how often: `state/rolecall/memory-access.jsonl`, one line per note.
+"""A log of who read which memory note, when, and how often: `state/rolecall/memory-access.jsonl`, one line per note.
 
-Reads of a note's content count, both by `memory read` and by agents whose reads a hook reports. The log is rewritten as
-a whole under the project's lock, so that no count is lost when two readers write at once.
+Both kinds of reads of a note's content count: `memory read`, and reads by agents that a hook reports. The log is
+rewritten as a whole under the project's lock, so that no count is lost when two readers write at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FILE = "memory-access.jsonl"
 LEAD = "lead"
-"""The reader if no other is named."""
+"""The reader if no other reader is named."""
 
 
 class Access(NamedTuple):
@@ -47,7 +47,7 @@ def moment(at: str) -> datetime:
 
 
 def key(project: Folder, file: str) -> str:
-    """The path of a note in the log, which is the same for every path to the project."""
+    """Return the path of a note in the log, which is the same for every path to the project."""
     return os.path.join(os.path.realpath(note.folder(project, "memory")), file)
 
 
@@ -70,7 +70,7 @@ def read(project: Folder) -> Log:
 
 
 def merge(accesses: Iterable[Access]) -> Log:
-    """Combine entries into one per path; they may come from several logs."""
+    """Combine entries, which can come from several logs, into one entry per path."""
     log: Log = {}
     for access in accesses:
         log[access.path] = log[access.path].plus(access) if access.path in log else access
@@ -78,13 +78,16 @@ def merge(accesses: Iterable[Access]) -> Log:
 
 
 def observe(project: Folder, path: str, agent: str, at: str) -> bool:
-    """Count one read of `path`. Return False, without writing, if it is not a memory note of this project, or if the
-    project has no `.nexus/.gitignore` yet and git would see the log."""
+    """Count one read of `path`. Return False, without writing, if `path` is not a memory note of this project, or if
+    the project has no `.nexus/.gitignore` yet, so that git would see the log."""
     folder, file = os.path.split(os.path.join(os.path.abspath(project), path))
     try:
         is_note = os.path.realpath(folder) == os.path.realpath(note.folder(project, "memory"))
         is_note = is_note and note.find(project, "memory", file).name == file
-    except (RolecallError, ValueError):  # it was removed, is a link or is not a path, so no note was read
+    except (
+        RolecallError,
+        ValueError,
+    ):  # the note was removed, is a link, or the path is invalid, so no note was read
         return False
     if not is_note or not os.path.lexists(os.path.join(project_paths.nexus(project), ".gitignore")):
         return False
@@ -97,7 +100,7 @@ def observe(project: Folder, path: str, agent: str, at: str) -> bool:
 
 
 def rewrite(project: Folder, edit: Callable[[Log], Log]) -> None:
-    """Change the log; the caller holds the lock."""
+    """Change the log. The caller must hold the lock."""
     before = read(project)
     after = edit(dict(before))
     if after != before:
@@ -108,8 +111,8 @@ def rewrite(project: Folder, edit: Callable[[Log], Log]) -> None:
 
 
 def follow(project: Folder, gone: Collection[str], into: str | None) -> None:
-    """Add the reads of notes that are gone to the note they were merged into, and drop the entries of all other missing
-    notes, so that a new note of the same name starts at zero. For callers that hold the lock."""
+    """Add the reads of removed notes to the note into which they were merged. Drop the entries of all other missing
+    notes, so that a new note with the same name starts at zero. The caller must hold the lock."""
     there = {key(project, each.name) for each in note.list_notes(project, "memory")}
     keys = {key(project, name) for name in gone}
 
@@ -126,7 +129,7 @@ def _as_json(access: Access) -> JsonObject:
 
 
 def _problem_of(value: Any) -> str:
-    """Why a value is not a log entry as the contract defines it; empty if it is one."""
+    """Return why a value is not a log entry as defined by the contract, or an empty string if it is one."""
     if type(value) is not dict or not {*Access._fields[:4]} <= value.keys() <= {*Access._fields}:
         return f"an entry has the fields {', '.join(Access._fields[:4])}"
     for name, field in value.items():

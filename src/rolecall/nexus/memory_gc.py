@@ -1,14 +1,15 @@
-"""Find notes in a project's memory that can be forgotten, and delete them by commit.
+"""Finds notes in a project's memory that can be forgotten, and deletes them in commits.
 
 There are four signals, each from a different source, so that none follows from another:
 
     unread       the log of reads: not read for `unread_days`, or never while `unread_reads` of others were counted
     unchanged    the file: not written for `unchanged_days`
-    superseded   the other notes: one of them contains nearly all of it, or it names its successor
-    gone         the repository: at least half of the paths it names existed once and no longer do
+    superseded   the other notes: one of them contains nearly all of the note, or the note names its successor
+    gone         the repository: at least half of the paths that the note names existed once and no longer do
 
-The signals are shown, and a person decides. A note is deleted automatically only if that is enabled and enough signals
-hold at once. A note written within `grace_days` is never a candidate. The numbers are those of `memory.Thresholds`.
+The signals are shown, and a person decides. A note is deleted automatically only if automatic deletion is enabled and
+enough signals hold at the same time. A note written within `grace_days` is never a candidate. The numbers are those in
+`memory.Thresholds`.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ _PATH = re.compile(
     r"(?<![\w/:.~$@\\+-])(?:\.?[\w+-][\w.+@-]*/)+[\w.+@-]*|`\.?[\w+-][\w.+-]*\.[A-Za-z]\w{0,7}`"
 )
 _MOST_PATHS, _LONGEST_PATH = 1000, 300
-"""Limits on the paths passed to one git command, because the system limits the length of its arguments."""
+"""The maximum number and length of the paths passed to one git command, because the system limits the length of a
+command's arguments."""
 _JUDGED = 4 * note.LARGEST
-"""Bytes of a note that are examined, because another program may have written a very long one."""
+"""The number of bytes of a note that are examined, because another program could have written a very long note."""
 
 
 class ForgetSignal(NamedTuple):
@@ -59,7 +61,7 @@ class ForgetCandidate(NamedTuple):
 def candidates(
     project: Folder, *, at: str | None = None, thresholds: Thresholds = THRESHOLDS
 ) -> list[ForgetCandidate]:
-    """Notes with at least one signal, those with the most signals first. Writes nothing."""
+    """Return the notes with at least one signal, those with the most signals first. Write nothing."""
     now = moment(at or project_paths.now()).timestamp()
     notes = note.list_notes(project, "memory")
     texts = {each.name: note.content(each)[:_JUDGED].decode(errors="ignore") for each in notes}
@@ -100,7 +102,8 @@ def candidates(
 def _successors(
     notes: Sequence[ProjectNote], texts: Mapping[str, str], share: float
 ) -> Callable[[ProjectNote], str]:
-    """A function that explains which other note has taken the place of a note; empty if none has."""
+    """Return a function that explains which other note has taken the place of a note; its result is empty if none
+    has."""
     profiles = {name: profile_of(name, text) for name, text in texts.items()}
     near, by_name = similarity.near(profiles, share), {each.name: each for each in notes}
 
@@ -123,14 +126,14 @@ def _successors(
 
 
 def _paths(text: str) -> list[str]:
-    """The project paths that a text names, as far as they can be recognized."""
+    """Return the project paths that a text names, as far as they can be recognized."""
     found = (match[0].strip("`").rstrip("/.") for match in _PATH.finditer(text))
     fitting = (path for path in found if path and len(path) <= _LONGEST_PATH)
     return list(dict.fromkeys(path for path in fitting if ".." not in path.split("/")))
 
 
 def _find_gone(project: Folder, texts: Iterable[str]) -> set[str]:
-    """The named paths that git once had and that no longer exist, found with one git command for all notes."""
+    """Return the named paths that git once had and that no longer exist. One git command finds those of all notes."""
     folder = os.path.abspath(project)
     named = dict.fromkeys(path for text in texts for path in _paths(text))
     missing = [path for path in named if not os.path.lexists(os.path.join(folder, path))][:_MOST_PATHS]
@@ -149,11 +152,11 @@ def _find_gone(project: Folder, texts: Iterable[str]) -> set[str]:
 
 
 def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[ToolReply]:
-    """Delete notes that a person chose, each with its own commit; delete none if one of them could not be restored."""
+    """Delete notes that a person chose, each in its own commit. If one of them could not be restored, delete none."""
     files = dict.fromkeys(note_name.file_name(name) for name in names)
-    for file in files:  # before the lock, which would create folders
+    for file in files:  # check before taking the lock, which would create folders
         forget.find_kept(project, file)
-    # Also before the lock: judging every note takes a while, and the signals are only shown.
+    # This is also done before taking the lock: judging every note takes a while, and the signals are only shown.
     known = {candidate.note.name: candidate.signals for candidate in candidates(project, at=at)}
     with state_file.hold_lock(project) as lock:
         kept = [forget.find_kept(project, file) for file in files]
@@ -163,7 +166,8 @@ def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> l
 def delete_automatically(
     project: Folder, *, is_enabled: bool, at: str | None = None, thresholds: Thresholds = THRESHOLDS
 ) -> ToolReply:
-    """Delete every note for which enough signals hold. Keep notes that could not be restored, with the reason."""
+    """Delete every note for which enough signals hold. Keep a note that could not be restored, and report the
+    reason."""
     if not is_enabled:
         raise UsageError(
             "deleting without asking is not switched on",
@@ -181,7 +185,8 @@ def delete_automatically(
         return None
 
     with state_file.hold_lock(project) as lock:
-        # Judge again after each deletion, because a note whose duplicate is gone may be the last one with its content.
+        # Judge again after each deletion, because a note whose duplicate was deleted could be the last one with its
+        # content.
         while candidate := next_to_go():
             try:
                 kept = forget.find_kept(project, candidate.note.name)

@@ -1,7 +1,7 @@
-"""Notes: the Markdown files of a project's `memory/`, `rules/` and `context/`, without subfolders.
+"""Notes: the Markdown files in a project's `memory/`, `rules/` and `context/`, without subfolders.
 
-A name refers to a regular file in its folder or to nothing: links are refused, so that no note is read or written
-elsewhere. Writers hold the project's lock. The purpose of each kind of note is defined in `memory` and `rule`.
+A name refers to a regular file in its folder, or to nothing: links are refused, so that no note is read or written
+elsewhere. Writers hold the project's lock. `memory` and `rule` define the purpose of each kind of note.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ else:
 Kind: TypeAlias = Literal["memory", "rules", "context"]
 
 LARGEST = 64 * 1024
-"""Maximum bytes of a new note. Agents read whole notes, so a long one costs every reader."""
+"""The maximum size of a new note in bytes. Agents read whole notes, so a long note costs every reader."""
 
 
 class ProjectNote(NamedTuple):
@@ -31,7 +31,7 @@ class ProjectNote(NamedTuple):
     path: str
     size: int
     changed: float
-    """When it was last written, in seconds since 1970."""
+    """The time when the note was last written, in seconds since 1970."""
 
 
 def folder(project: Folder, kind: Kind) -> str:
@@ -41,7 +41,7 @@ def folder(project: Folder, kind: Kind) -> str:
 
 
 def list_notes(project: Folder, kind: Kind) -> list[ProjectNote]:
-    """All notes of a kind by name: the regular Markdown files in its folder."""
+    """Return all notes of a kind by name: the regular Markdown files in the folder of that kind."""
     inside = folder(project, kind)
     try:
         entries = list(os.scandir(inside))
@@ -59,7 +59,7 @@ def list_notes(project: Folder, kind: Kind) -> list[ProjectNote]:
 
 
 def find(project: Folder, kind: Kind, name: str) -> ProjectNote:
-    """Find an existing note. Raise an error that lists the existing notes if it is not among them."""
+    """Find an existing note. If there is no such note, raise an error that lists the existing notes."""
     file = note_name.file_name(name)
     path = os.path.join(folder(project, kind), file)
     try:
@@ -100,7 +100,7 @@ def text(note: ProjectNote) -> str:
 
 
 def clean(text: str) -> str:
-    """Normalize the text of a new note, and refuse one that cannot be stored."""
+    """Normalize the text of a new note. Raise an error if the text cannot be stored."""
     kept = text.removeprefix("\ufeff").strip("\n").rstrip() + "\n"
     if not kept.strip():
         raise UsageError("the text is empty", hint="Write what to remember into it.")
@@ -138,7 +138,7 @@ def create(project: Folder, kind: Kind, file: str, text: str) -> ProjectNote:
             os.link(draft, path)
         except FileExistsError:
             raise already_there(path) from None
-        # If we were killed before this line, the next writer would remove the draft, and the note would stay.
+        # If this process were killed before this line, the next writer would remove the draft, and the note would stay.
         state_file.remove(draft)
     state_file.sync_folder(os.path.dirname(path))
     return find(project, kind, file)

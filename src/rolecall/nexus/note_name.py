@@ -1,4 +1,5 @@
-"""The names of notes: which names a new note may have, and suggestions for better ones. Pure functions.
+"""The names of notes: which names a new note can have, and suggestions for better ones. The functions have no side
+effects.
 
 A name is only a file name, so no name leads out of its folder. Existing names are accepted as they are; only new names
 have to follow the policy.
@@ -17,20 +18,20 @@ CATEGORIES = ("empirical", "external", "pattern")
 PATTERN = re.compile(r"[a-z0-9][a-z0-9-]*\.md")
 FEWEST_WORDS, MOST_WORDS = 2, 4
 LONGEST = 100
-"""Maximum characters of a name including its extension, so that it fits on a line of a list."""
+"""The maximum number of characters in a name including its extension, so that the name fits on a line of a list."""
 
 _MONTH = re.compile(
     r"jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|"
     r"dec(ember)?"
 )
 _DATE = re.compile(r"(199\d|20[0-3]\d)((0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])?)?")
-"""A year from 1990 to 2039, a month or a day of one."""
+"""A year from 1990 to 2039, or a month or day in one of these years."""
 _VERSION_WORD = re.compile(r"v\d+[a-z]?|(rc|alpha|beta)\d+")
 _TRANSLITERATED = str.maketrans({"ß": "ss", "æ": "ae", "ø": "o", "đ": "d", "ł": "l"})
 
 
 def file_name(name: str) -> str:
-    """`name` as a file name in its folder; the extension may be omitted."""
+    """Return `name` as a file name in its folder; the extension can be omitted."""
     full = name if name.endswith(".md") else f"{name}.md"
     if not is_file_name(full):
         has_bytes = "" if is_utf8(full) else ": it holds bytes that are not UTF-8"
@@ -43,18 +44,20 @@ def file_name(name: str) -> str:
 
 
 def is_file_name(full: str) -> bool:
-    """Whether a name with its extension is a plain file name that every file system can store."""
+    """Return whether a name with its extension is a plain file name that every file system can store."""
     is_bare = full == full.strip() and not full.startswith(".") and not re.search(r"[/\\\x00-\x1f\x7f]", full)
     return is_bare and full.endswith(".md") and is_utf8(full) and len(full.encode()) <= 255
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text has no lone surrogates, which JSON allows and Python uses for invalid bytes in file names."""
+    """Return whether a text has no lone surrogates, which JSON allows and Python uses for invalid bytes in file
+    names."""
     return not re.search(r"[\ud800-\udfff]", text)
 
 
 def new_memory(name: str, category: str | None = None) -> str:
-    """The file name of a new memory note. Refuse a name that violates the policy, and suggest a better one."""
+    """Return the file name of a new memory note. If the name violates the policy, raise an error that suggests a better
+    one."""
     full = file_name(name)
     written = category_of(full)
     if category and written and written != category:
@@ -80,7 +83,7 @@ def new_memory(name: str, category: str | None = None) -> str:
 
 
 def new_rule(name: str) -> str:
-    """The file name of a new rule, which may use any words."""
+    """Return the file name of a new rule, which can use any words."""
     full = file_name(name)
     if reason := _objection(full):
         raise UsageError(f"{full} {reason}", hint=f"Call it, for example, {_kebab(full) or 'code-style'}.md.")
@@ -88,7 +91,8 @@ def new_rule(name: str) -> str:
 
 
 def from_text(text: str) -> str:
-    """A name for a new note, made from the first meaningful words of a text; "" if too few words are suitable."""
+    """Return a name for a new note, made from the first meaningful words of a text, or "" if too few words are
+    suitable."""
     words = [word for word in similarity.telling_words(text[:1_000]) if re.fullmatch("[a-z0-9]+", word)]
     passing = set(_passing(words))
     kept = [word for word in words if word not in passing and not word.isdigit() and word not in CATEGORIES]
@@ -97,12 +101,12 @@ def from_text(text: str) -> str:
 
 
 def category_of(file: str) -> str:
-    """The category that the name begins with; "" if it has none."""
+    """Return the category with which a name begins, or "" if it has none."""
     return next((word for word in CATEGORIES if file.startswith(f"{word}-")), "")
 
 
 def topic_of(file: str) -> str:
-    """The subject in a note's name, without its category and extension."""
+    """Return the subject in a note's name, without the category and extension."""
     category = category_of(file)
     return file.removesuffix(".md").removeprefix(f"{category}-" if category else "")
 
@@ -121,7 +125,7 @@ def _objection(full: str) -> str:
 
 
 def _passing(words: list[str]) -> Iterator[str]:
-    """Words that are part of a date or a version, because they would make a name outdated."""
+    """Yield the words that are part of a date or a version, because they would make a name outdated."""
     for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
         if word.isdigit():
             beside = before.isdigit() or after.isdigit() or _counts(before) or _MONTH.fullmatch(after)
@@ -134,7 +138,7 @@ def _passing(words: list[str]) -> Iterator[str]:
 
 
 def _counts(word: str) -> bool:
-    """Whether a number after this word is a version or a day."""
+    """Return whether a number after this word is a version or a day."""
     return word in ("v", "version") or _MONTH.fullmatch(word) is not None
 
 
@@ -154,7 +158,8 @@ def _suggestion(full: str) -> str:
 
 
 def _kebab(name: str) -> str:
-    """The last part of `name` in lower case, its words joined by hyphens; "" if no letters or digits are left."""
+    """Return the last part of `name` in lower case, with its words joined by hyphens, or "" if no letters or digits are
+    left."""
     base = re.split(r"[/\\]", name.rstrip("/\\"))[-1].removesuffix(".md")
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", base).lower().translate(_TRANSLITERATED)
     letters = unicodedata.normalize("NFKD", spaced).encode("ascii", "ignore").decode()

@@ -1,5 +1,7 @@
-"""Read plan and tasks quickly for hooks, without msgspec, whose import takes longer than the rest. Ordinary files are
-read directly. For any other file, the caller uses `tools`, which checks every field and reports problems.
+"""Reads the plan and tasks quickly for hooks, without msgspec, whose import takes longer than everything else.
+
+Ordinary files are read directly. For any other file, the caller uses `tools`, which checks every field and reports
+problems.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ REUSE_POLICIES = ("fresh", "resume_if_same_artifact", "resume")
 
 
 class HasProgress(Protocol):
-    """The fields that decide whether a task can be started."""
+    """The fields that determine whether a task can be started."""
 
     @property
     def id(self) -> float: ...
@@ -49,13 +51,14 @@ def summarize(tasks: Sequence[HasProgress]) -> ToolReply:
         "total": len(tasks),
         "completed": statuses.count("completed"),
         "pending": statuses.count("pending"),
-        "blocked": statuses.count("in_progress"),  # the contract uses this name for them
+        "blocked": statuses.count("in_progress"),  # the contract calls tasks in progress `blocked`
         "ready": ready_ids(tasks),
     }
 
 
 def ready_ids(tasks: Sequence[HasProgress]) -> list[float]:
-    """The pending tasks whose dependencies are all completed; a missing dependency counts as incomplete."""
+    """Return the ids of the pending tasks whose dependencies are all completed. A missing dependency counts as
+    incomplete."""
     done = {task.id for task in tasks if task.status == "completed"}
     return [
         task.id
@@ -70,7 +73,7 @@ def summarize_plan(statuses: Sequence[str]) -> ToolReply:
 
 
 def plan_status(project: Folder) -> ToolReply | None:
-    """The reply of `tools.plan_status`, or None if the tool must be called."""
+    """Return the reply of `tools.plan_status`, or None if the tool itself must be called."""
 
     def reply(plan: Any) -> ToolReply:
         issues = list(plan["issues"])
@@ -83,7 +86,7 @@ def plan_status(project: Folder) -> ToolReply | None:
 
 
 def task_list(project: Folder) -> ToolReply | None:
-    """The reply of `tools.task_list`, or None if the tool must be called."""
+    """Return the reply of `tools.task_list`, or None if the tool itself must be called."""
 
     def reply(file: Any) -> ToolReply:
         tasks = list(file["tasks"])

@@ -1,6 +1,6 @@
 """The paths of a project's state, and two values from outside it: the time and the branch.
 
-Nothing here writes. The branch is read from git's files, because starting git would take longer than any tool does.
+Nothing here writes. The branch is read from git's files, because starting git would take longer than any tool takes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from rolecall.store.clock import timestamp
 Folder: TypeAlias = "str | os.PathLike[str]"
 
 HARNESS = "rolecall"
-"""Our name among the harnesses that share a project: only files below `state/rolecall/` belong to us alone."""
+"""Our name among the harnesses that share a project: only the files below `state/rolecall/` belong to us alone."""
 PLAN, TASKS, HISTORY = "plan.json", "tasks.json", "history.json"
 NO_BRANCH, NO_GIT = "detached", "unknown"
-"""Recorded instead of a branch if none is checked out, because cycles must name one."""
+"""The names recorded instead of a branch if none is checked out, or without git, because cycles must name a branch."""
 
 
 def nexus(project: Folder) -> str:
@@ -27,12 +27,13 @@ def nexus(project: Folder) -> str:
 
 
 def state(project: Folder, name: str = "") -> str:
-    """The folder of the running cycle's state, or one file in it."""
+    """Return the folder with the running cycle's state, or the path of one file in it."""
     return os.path.join(nexus(project), "state", name) if name else os.path.join(nexus(project), "state")
 
 
 def ours(project: Folder, name: str = "") -> str:
-    """The folder that only we may touch, or one file in it; we do not touch those of other harnesses."""
+    """Return the folder that only Rolecall is allowed to touch, or the path of one file in it; Rolecall does not touch
+    the folders of other harnesses."""
     return os.path.join(state(project, HARNESS), name) if name else state(project, HARNESS)
 
 
@@ -40,7 +41,7 @@ _harness = HARNESS
 
 
 def use_harness(name: str) -> None:
-    """Keep the hooks' files under this harness name from now on."""
+    """From now on, keep the hooks' files under this harness name."""
     global _harness
     if not is_harness_id(name):
         raise UsageError(
@@ -50,19 +51,20 @@ def use_harness(name: str) -> None:
 
 
 def harness() -> str:
-    """The name under which the hooks keep their files."""
+    """Return the harness name under which the hooks keep their files."""
     return _harness
 
 
 def is_harness_id(value: object) -> bool:
-    """Whether this consists of lower-case letters, digits and hyphens, starting with a letter."""
+    """Return whether a value consists of lower-case letters, digits and hyphens, starting with a letter."""
     if type(value) is not str or not value.isascii() or not value[:1].isalpha():
         return False
     return value == value.lower() and value.replace("-", "").isalnum()
 
 
 def of_harness(project: Folder, name: str) -> str:
-    """A file of the hooks: agents, sessions, logs, reads of notes. The lock and its files are in `ours`."""
+    """Return the path of a file that hooks keep: agents, sessions, logs, reads of notes. The lock and its files are in
+    `ours`."""
     return os.path.join(state(project, _harness), name)
 
 
@@ -75,7 +77,7 @@ def artifacts(project: Folder) -> str:
 
 
 def choose(folder: Folder | None) -> str:
-    """The project that a person names, or the one around this folder."""
+    """Return the project that a person names or, without a name, the project that contains the working directory."""
     if folder is None:
         return find(os.getcwd())
     if not os.path.isdir(folder):
@@ -85,7 +87,7 @@ def choose(folder: Folder | None) -> str:
 
 
 def find(start: Folder) -> str:
-    """The project that contains a folder: the git work tree around it."""
+    """Return the project that contains a folder, which is the git work tree around the folder."""
     root = root_around(os.path.abspath(start))
     if root is None:
         raise UsageError(
@@ -106,12 +108,12 @@ _TIME = re.compile(
 
 
 def is_time(value: object) -> bool:
-    """Whether this is a string with an RFC 3339 time."""
+    """Return whether a value is a string with an RFC 3339 time."""
     return type(value) is str and _TIME.fullmatch(value) is not None
 
 
 def branch(project: Folder) -> str:
-    """The branch that is checked out in the project's repository; never empty."""
+    """Return the branch that is checked out in the project's repository; the name is never empty."""
     root = root_around(os.path.abspath(project))
     if root is None:
         return NO_GIT

@@ -1,8 +1,8 @@
-"""Decide whether an agent resumes an earlier session for another task, and why. Pure functions.
+"""Decides whether an agent resumes an earlier session for another task, and why. The functions have no side effects.
 
-The contract defines the order: an edit by another agent in between, the task's own policy, the agent's tier, and last
-whether the host can resume the session. If the session is missing, the agent starts fresh. Sessions within one thread
-are decided in `rolecall.threads.sessions`.
+The contract defines the order of the criteria: an edit by another agent in the meantime, the task's own policy, the
+agent's tier, and finally whether the host can resume the session. If there is no such session, the agent starts fresh.
+`rolecall.threads.sessions` decides about sessions within one thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 FRESH, SAME_ARTIFACT, RESUME = "fresh", "resume_if_same_artifact", "resume"
-"""The policies that a task may set, from `overview.REUSE_POLICIES`."""
+"""The policies that a task can set, from `overview.REUSE_POLICIES`."""
 REREAD = "Read the files again before you change anything; they may have changed."
 """The first instruction to an agent that resumes work on files it knows."""
 
@@ -20,19 +20,19 @@ class Prior(NamedTuple):
     """The last session of an agent."""
 
     agent: str
-    """Its id in the catalogue."""
+    """The agent's id in the catalogue."""
     id: str
     """The id of this instance, as trackers record it."""
     session: str
-    """The session id that the host resumes; empty if it is not on record."""
+    """The session id that the host resumes; empty if it was not recorded."""
     files: frozenset[str] = frozenset()
-    """The files it has touched."""
+    """The files that the agent touched in the session."""
     at: str = ""
-    """When it ended: RFC 3339 in UTC, so that times can be compared as strings."""
+    """The time when the session ended, as RFC 3339 in UTC, so that times can be compared as strings."""
 
 
 class Touch(NamedTuple):
-    """Files that an instance of an agent has touched, and when it ended."""
+    """The files that an instance of an agent touched, and the time when it ended."""
 
     id: str
     files: frozenset[str]
@@ -43,7 +43,7 @@ class ResumeDecision(NamedTuple):
     session: str | None
     """The session to continue; None for a new one."""
     reasons: tuple[str, ...]
-    """What was considered, in order; the last reason decided."""
+    """The criteria that were considered, in order; the last one decided."""
     must_reread: bool = False
     """Whether the agent must be given REREAD."""
 
@@ -60,8 +60,8 @@ def decide(
     missing: str = "",
 ) -> ResumeDecision:
     """Decide whether `agent` resumes the session of `prior` for a task about `files`. `others` are all instances that
-    have ended; `can_resume` says whether the host can resume sessions at all, and `missing` why there is no `prior`, if
-    known."""
+    have ended. `can_resume` says whether the host can resume sessions at all. `missing` says why there is no `prior`,
+    if known."""
     is_bounded = tier == "bounded" or policy == SAME_ARTIFACT
     known = prior if prior is not None and prior.agent == agent else None
     wanted = frozenset(files)

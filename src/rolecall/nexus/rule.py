@@ -1,7 +1,7 @@
-"""The rules of a project: notes in `.nexus/rules/` that agents follow, with tags that say where each applies.
+"""The rules of a project: notes in `.nexus/rules/` that agents follow, with tags that say where each rule applies.
 
-The tags are in a comment on the first line, `<!-- tags: frontend, tests -->`, so a rule stays valid Markdown. Each verb
-is a plain function over a project folder.
+The tags are in a comment on the first line, `<!-- tags: frontend, tests -->`, so a rule is still valid Markdown. Each
+verb is a plain function over a project folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read(project: Folder, name: str) -> str:
 
 
 def list_rules(project: Folder, *, tag: str | None = None) -> list[ToolReply]:
-    """All rules by name, or those with a given tag."""
+    """Return all rules by name, or only the rules with a given tag."""
     found: list[ToolReply] = []
     for each in note.list_notes(project, "rules"):
         match = _TAGS_LINE.match(note.content(each).decode(errors="ignore"))

@@ -1,6 +1,6 @@
-"""The thread of each task (`state/rolecall/runs.json`), and the lock that allows one `plan run` at a time.
+"""The thread of each task (`state/rolecall/runs.json`), and the lock that allows only one `plan run` at a time.
 
-A task is identified by its number and the time it was added, because the next cycle reuses the number. The threads
+A task is identified by its number and the time when it was added, because the next cycle reuses the number. The threads
 record what happened; this file only records which threads they are, and what the task list already reflects.
 """
 
@@ -26,15 +26,17 @@ _LONGEST_LOCK = 1_000
 class TaskRun(NamedTuple):
     thread: str
     is_settled: bool = False
-    """Whether the thread is done and the task list says so. A task that is then pending again was reopened."""
+    """Whether the thread is done and the task list says so. If the task is pending again after that, it was
+    reopened."""
     redoes: tuple[float, ...] = ()
-    """Tasks that this one has checked and rejected; their work is done again in this thread."""
+    """The tasks that this task has checked and rejected; their work is done again in this task's thread."""
     is_planned: bool = False
-    """Whether the thread has yet to be created. It is recorded before, so that every thread belongs to a known task."""
+    """Whether the thread has yet to be created. The run is recorded before that, so that every thread belongs to a
+    known task."""
 
 
 def key(task: Task) -> str:
-    """A key that is unique to a task, even across cycles."""
+    """Return a key that is unique to a task, even across cycles."""
     made = task.get("created_at") or state_file.digest(f"{task['title']}\n{task['context']}".encode())
     return f"{task['id']}@{made}"
 
@@ -54,7 +56,7 @@ def load(project: Folder) -> dict[str, TaskRun]:
 
 
 def save(project: Folder, runs: Mapping[str, TaskRun], keep: Collection[str]) -> None:
-    """Write the runs of the tasks in `keep`, and drop those of closed cycles."""
+    """Write the runs whose keys are in `keep`, and drop the runs of closed cycles."""
     text = json.dumps({"runs": {name: run._asdict() for name, run in runs.items() if name in keep}})
     with state_file.hold_lock(project):
         state_file.replace(project, project_paths.ours(project, FILE), f"{text}\n".encode())
@@ -62,8 +64,8 @@ def save(project: Folder, runs: Mapping[str, TaskRun], keep: Collection[str]) ->
 
 @contextmanager
 def run_alone(project: Folder) -> Iterator[None]:
-    """Allow one `plan run` at a time. The kernel holds the lock, so it is released when the process ends."""
-    with state_file.hold_lock(project):  # creates the folder
+    """Allow only one `plan run` at a time. The kernel holds the lock, so the lock is released when the process ends."""
+    with state_file.hold_lock(project):  # this creates the folder
         file = os.open(project_paths.ours(project, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         try:
@@ -86,10 +88,11 @@ def run_alone(project: Folder) -> Iterator[None]:
 
 
 def threads_at_work(project: Folder) -> tuple[str, ...]:
-    """The threads of a running `plan run`.
+    """Return the threads of a running `plan run`, or an empty tuple if none is running.
 
-    It reads the process from the lock file instead of trying the lock, which could block a run that is just starting. A
-    run that was killed leaves its entry there; `holder` tells whether the process is still the same one.
+    The function reads the process from the lock file instead of trying the lock, which could block a run that is just
+    starting. A run that was killed leaves its process in the file; `holder` detects whether that process is still
+    alive.
     """
     try:
         with open(project_paths.ours(project, _LOCK), encoding="utf-8", errors="replace") as file:

@@ -1,5 +1,7 @@
-"""A `rolecall mcp` child on a pipe, with one request at a time: conformance runs call tools through it, and `doctor`
-checks that an installed server answers."""
+"""A `rolecall mcp` child on a pipe, which handles one request at a time.
+
+Conformance runs call tools through it, and `doctor` uses it to check that an installed server answers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ PREFIX = "nx_"
 _START = "from rolecall.__main__ import command; raise SystemExit(command())"
 _COMMAND = (sys.executable, "-P", "-c", _START, "mcp")
 _PATIENCE = 60
-"""Seconds after which a server that does not answer is stopped."""
+"""The number of seconds after which a server that does not answer is stopped."""
 _OPENING = {
     "protocolVersion": "2025-06-18",
     "capabilities": {},
@@ -27,24 +29,24 @@ _OPENING = {
 
 
 class Unanswered(Exception):
-    """The server is gone or did not answer."""
+    """An error for a server that has ended or did not answer."""
 
 
 @dataclass
 class ServerChild:
-    """The server of one project folder, started by the first call and restarted after it died."""
+    """The server for one project folder, started by the first call and restarted if it has died."""
 
     project: str
     environ: Mapping[str, str]
     command: Sequence[str] = ()
-    """What starts the server instead of our own command."""
+    """The command that starts the server; empty for our own command."""
     stderr: IO[bytes] | None = None
     patience: float = _PATIENCE
     _child: subprocess.Popen[bytes] | None = None
     _count: int = 0
 
     def call(self, tool: str, params: Message) -> Any:
-        """Call a tool and return its reply as a model would read it."""
+        """Call a tool, and return its reply as a model would read it."""
         frame = self._ask("tools/call", {"name": PREFIX + tool, "arguments": params})
         if "error" in frame:
             return {"error": frame["error"]["message"]}
@@ -62,7 +64,7 @@ class ServerChild:
         return reply
 
     def tools(self) -> list[str]:
-        """The names of the server's tools."""
+        """Return the names of the server's tools."""
         frame = self._ask("tools/list", {})
         try:
             return [str(tool["name"]) for tool in frame["result"]["tools"]]

@@ -1,8 +1,8 @@
-"""Measure how similar two notes are in a way that can be explained: by the words and word pairs they share.
+"""Measures how similar two notes are in a way that can be explained: by the words and word pairs they share.
 
-Every meaningful word counts 1, a word of the note's name 2, and every two adjacent words count 1 more, so that notes
-match by what they say and not by common words. The score of two notes is the share of the shorter one that is found in
-the other. It depends only on the two notes, so it never changes. Pure functions.
+Every meaningful word counts 1, a word in the note's name counts 2, and every pair of adjacent words counts 1 more, so
+that notes match by what they say and not by common words. The score of two notes is the share of the shorter note that
+is found in the other. It depends only on the two notes, so it never changes. The functions have no side effects.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import NamedTuple
 from rolecall.knowledge.words import split_unspaced, stem
 
 OVERLAP = 0.35
-"""From this score on, two notes are on the same subject. Notes on different subjects of one project stay below 0.25."""
+"""The score from which two notes are on the same subject. Notes on different subjects in one project stay below
+0.25."""
 CONTAINED = 0.7
-"""From this share on, a note adds little to the other."""
+"""The share from which a note adds little to another note."""
 
 _NAME_WEIGHT = 2.0
 _WORD = re.compile(r"[^\W_]+")
@@ -34,13 +35,14 @@ _EMPTY_WORDS = frozenset(_EVERYWHERE.split())
 
 
 class Profile(NamedTuple):
-    """The features by which a note is compared: the weight of each word and pair, and the spelling of each word."""
+    """The features by which notes are compared: the weight of each word and word pair, and the spelling of each
+    word."""
 
     weights: dict[str, float]
     written: dict[str, str]
 
     pairs: frozenset[str]
-    """The keys of `weights` that are word pairs, each of which counts 1."""
+    """The keys in `weights` that are word pairs, each of which counts 1."""
     size: float
     """The sum of the weights."""
 
@@ -48,11 +50,11 @@ class Profile(NamedTuple):
 class Likeness(NamedTuple):
     score: float
     shared: tuple[str, ...]
-    """The words that both have, as spelled in the first note, in its order."""
+    """The words that both notes contain, as spelled in the first note, in its order."""
 
 
 def profile(topic: str, text: str) -> Profile:
-    """The features of a note; `topic` is the subject in its name."""
+    """Return the features of a note; `topic` is the subject in the note's name."""
     written: dict[str, str] = {}
     weights: dict[str, float] = {}
     for root, word in _words(topic):
@@ -68,23 +70,23 @@ def profile(topic: str, text: str) -> Profile:
 
 
 def likeness(one: Profile, other: Profile) -> Likeness:
-    """The share of the shorter note that is in the other."""
+    """Return the share of the shorter note that is in the other."""
     return _share(one, other, of=min(one.size, other.size))
 
 
 def telling_words(text: str) -> list[str]:
-    """The meaningful words of a text as written, each once."""
+    """Return the meaningful words of a text as written, each once."""
     return list(dict.fromkeys(word for _, word in _words(text)))
 
 
 def containment(one: Profile, other: Profile) -> Likeness:
-    """The share of `one` that is in `other`."""
+    """Return the share of `one` that is in `other`."""
     return _share(one, other, of=one.size)
 
 
 def near(profiles: Mapping[str, Profile], share: float = CONTAINED) -> dict[str, list[str]]:
-    """For each note, the notes that share enough word pairs with it that they may contain it. Comparing all pairs of
-    notes would take a minute for a thousand notes."""
+    """Return, for each note, the notes that share enough word pairs with it that they could contain it. Comparing all
+    pairs of notes would take a minute for a thousand notes."""
     having: dict[str, list[str]] = {}
     for name, each in profiles.items():
         for pair in each.pairs:
@@ -111,7 +113,7 @@ def _share(one: Profile, other: Profile, *, of: float) -> Likeness:
 
 
 def _words(text: str) -> Iterator[tuple[str, str]]:
-    """The meaningful words of a text, each with its stem before it."""
+    """Yield the meaningful words of a text, each preceded by its stem."""
     for match in _WORD.finditer(text.lower()):
         for word in split_unspaced(match[0]):
             if len(word) > 1 and word not in _EMPTY_WORDS:

@@ -1,9 +1,9 @@
-"""Plan, tasks and cycles as typed values, and how they are read from their files.
+"""Plan, tasks and cycles as typed values, and functions that read and write their files.
 
-The shapes are those of the contract at 0.10.0 and closed: an unknown field makes a file unusable. Known deviations of
-older and other harnesses are accepted: cycles without `schema_version`, archived plans with one, an empty goal, an
-empty branch. Importing msgspec takes longer than most hooks may run, so only code that reads or writes project state
-imports this module.
+The types are those of the contract at 0.10.0, and they are closed: an unknown field makes a file unusable. Known
+deviations of older and other harnesses are accepted: cycles without `schema_version`, archived plans with one, an empty
+goal, an empty branch. Importing msgspec takes longer than most hooks are allowed to run, so only code that reads or
+writes project state imports this module.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def _decode_tasks(data: bytes) -> TaskFile:
 
 
 def refuse_repeats(data: bytes, name: str) -> None:
-    """Refuse a file that contains its list twice, perhaps after a merge, because the next change would lose one."""
+    """Raise an error for a file that contains its list twice, perhaps after a merge, because the next change would lose
+    one."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if [key for key, _ in pairs].count(name) > 1:
@@ -114,7 +115,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(value: Any) -> bytes:
-    """Encode JSON as JavaScript does: no spaces, characters unescaped."""
+    """Encode JSON as JavaScript does: without spaces, and with characters unescaped."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError as exc:
@@ -122,7 +123,7 @@ def encode(value: Any) -> bytes:
 
 
 def encode_lines(items: list[Any]) -> bytes:
-    """The entries of a JSON list, one per line, without its brackets."""
+    """Return the entries of a JSON list, one per line, without the list's brackets."""
     try:
         # Line breaks within texts are escaped, so every line break ends an entry.
         return _encoder.encode_lines(items)[:-1].replace(b"\n", b",\n")
@@ -141,11 +142,11 @@ class _Known(NamedTuple):
     stamp: state_file.Stamp
     value: Any
     lines: Sequence[bytes] = ()
-    """The entries of its list as JSON, in parts; empty until they are encoded."""
+    """The entries of the value's list as JSON, in parts; empty until they are encoded."""
 
 
 _known: dict[str, _Known] = {}
-"""The large files that this process has read or written, by path. These values are never changed."""
+"""The values of the large files that this process has read or written, by path. These values are never changed."""
 _MOST_KNOWN = 4
 _MOST_PARTS = 100
 
@@ -180,7 +181,7 @@ def remember(path: str, stamp: state_file.Stamp | None, value: Any, lines: Seque
 
 
 def load_plan(project: Folder) -> Plan | None:
-    """The active plan, as a fresh value that the caller may change."""
+    """Return the active plan as a new value, which the caller is allowed to change."""
     path = project_paths.state(project, project_paths.PLAN)
     data = state_file.read(path)
     return None if data is None else _parse(path, data, _decode_plan)
@@ -191,12 +192,12 @@ def save_plan(project: Folder, plan: Plan) -> None:
 
 
 def load_tasks(project: Folder) -> TaskFile | None:
-    """The tasks of the running cycle; the caller must not change the value."""
+    """Return the tasks of the running cycle. The caller must not change the value."""
     return load(project_paths.state(project, project_paths.TASKS), _decode_tasks)
 
 
 def save_tasks(project: Folder, file: TaskFile, *, longer_than: TaskFile | None = None) -> None:
-    """Write the tasks. If they are those of `longer_than` and more at the end, only these are encoded."""
+    """Write the tasks. If they are the tasks of `longer_than` followed by more, only the added tasks are encoded."""
     path = project_paths.state(project, project_paths.TASKS)
     known = _known.get(path)
     if longer_than and known and known.value is longer_than and known.lines:
@@ -211,7 +212,8 @@ def save_tasks(project: Folder, file: TaskFile, *, longer_than: TaskFile | None 
 
 
 def encoded_tasks(project: Folder, file: TaskFile) -> Sequence[bytes]:
-    """The loaded tasks as the entries of a JSON list, in parts. Those of a large file are encoded once."""
+    """Return the loaded tasks as the entries of a JSON list, in parts. The tasks of a large file are encoded only
+    once."""
     path = project_paths.state(project, project_paths.TASKS)
     known = _known.get(path)
     if known is None or known.value is not file:
@@ -223,6 +225,6 @@ def encoded_tasks(project: Folder, file: TaskFile) -> Sequence[bytes]:
 
 
 def digest_of(project: Folder, name: str) -> str:
-    """The digest of a state file's bytes; empty if it does not exist."""
+    """Return the digest of a state file's bytes, or an empty string if the file does not exist."""
     data = state_file.read(project_paths.state(project, name))
     return "" if data is None else state_file.digest(data)

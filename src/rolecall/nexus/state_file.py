@@ -1,9 +1,9 @@
-"""The files of `.nexus/` as bytes: read, replaced atomically, copied aside when damaged, under one lock.
+"""The files in `.nexus/` as bytes: read, replaced atomically, copied aside if damaged, under one lock.
 
-The kernel holds the lock, on a file of ours, so it is released when its process ends. Readers take no lock, because
-files are only replaced as a whole. A replacement is first written to our own folder, always under the same name, so the
-next writer removes the draft of a killed one. Nothing is read or written through a link, because a repository may come
-from anybody and contain links that lead anywhere.
+The kernel holds the lock, which is on one of our own files, so it is released when its process ends. Readers take no
+lock, because files are only replaced as a whole. A replacement is first written to our own folder, always under the
+same name, so the next writer removes the draft that a killed writer left. Nothing is read or written through a link,
+because a repository could come from anybody.
 """
 
 from __future__ import annotations
@@ -27,38 +27,40 @@ from rolecall.settings import config
 
 Bytes: TypeAlias = "bytes | memoryview"
 Stamp: TypeAlias = "tuple[int, ...]"
-"""Inode, size and times of a large file; as long as they are unchanged, so is the file."""
+"""The inode, size and times of a large file; as long as they are unchanged, the file is unchanged."""
 
 _LOCK, _DRAFT = "lock", "draft"
 _LARGE = 100_000
-"""Minimum bytes for which it pays not to read a file again. A smaller file could be written twice within one tick of
-the clock; a larger one takes longer than that to write."""
+"""The size in bytes from which not reading a file again saves time. A smaller file could be written twice within one
+tick of the clock; writing a larger file takes longer than a tick."""
 _FIRST_NAP, _LONGEST_NAP = 0.001, 0.02
 
 is_taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("is_taken_back", default=None)
-"""Returns whether the caller has given up; called while waiting for the lock. None if the caller never does."""
+"""A function that returns whether the caller has given up. It is called while waiting for the lock. None for a caller
+that never gives up."""
 patience_ends: ContextVar[float | None] = ContextVar("patience_ends", default=None)
-"""When to stop waiting for the lock, by `time.monotonic`; a free lock is taken even after that. None for never."""
+"""The time at which to stop waiting for the lock, by `time.monotonic`, or None to wait without end. A free lock is
+taken even after that time."""
 
 
 class FoundBytes(NamedTuple):
     data: bytes | None
-    """None if the file still has the stamp that the caller knows."""
+    """The bytes; None if the file still has the stamp that the caller knows."""
     stamp: Stamp | None
-    """None for a small file."""
+    """The stamp of the file; None for a small file."""
 
 
 def read(path: str) -> bytes | None:
-    """The bytes of a file below `.nexus/`, or None if it does not exist."""
+    """Return the bytes of a file in `.nexus/`, or None if the file does not exist."""
     found = read_unless(path, None)
     return found.data if found else None
 
 
 def read_unless(path: str, known: Stamp | None) -> FoundBytes | None:
-    """Like `read`, but without reading a file that still has the stamp `known`."""
+    """Read a file as `read` does, unless the file still has the stamp `known`."""
     refuse_links(path)
     try:
-        # Opening a pipe would otherwise block until another process opens its other end.
+        # Without O_NONBLOCK, opening a pipe would wait until another process opens its other end.
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         with open(number, "rb", buffering=0) as file:
             status = os.fstat(number)
@@ -79,7 +81,7 @@ def _stamp(status: os.stat_result) -> Stamp | None:
 
 
 def refuse_links(path: str) -> None:
-    """Refuse a path below `.nexus/` that contains a link, including `.nexus` itself."""
+    """Raise an error for a path in `.nexus/` that contains a link, including `.nexus` itself."""
     at, _, inner = f"{path}/".rpartition("/.nexus/")
     for name in (".nexus", *inner.split("/")[:-1]):
         at = f"{at}/{name}"
@@ -102,7 +104,7 @@ def digest(*parts: Bytes) -> str:
 
 @contextmanager
 def hold_lock(project: Folder) -> Iterator[int]:
-    """Hold the project's lock, and create missing folders. Yields the open lock file."""
+    """Hold the project's lock, and create missing folders. Yield the open lock file."""
     ours = project_paths.ours(project)
     refuse_links(ours)
     try:
@@ -132,7 +134,7 @@ def hold_lock(project: Folder) -> Iterator[int]:
     except OSError as exc:
         raise storage_error(exc, project_paths.nexus(project)) from exc
     finally:
-        # A forked child may share the open file, so closing it would not be enough to unlock.
+        # A forked child can share the open file, so closing the file would not be enough to release the lock.
         fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
 
@@ -158,7 +160,8 @@ def _wait_for(file: int, path: str) -> None:
 
 
 def ignore_state(project: Folder) -> None:
-    """Make git ignore the state if an existing `.nexus/.gitignore` does not; `hold_lock` creates a missing one."""
+    """Make git ignore the state if an existing `.nexus/.gitignore` does not; `hold_lock` creates a missing
+    `.gitignore`."""
     path = os.path.join(project_paths.nexus(project), ".gitignore")
     data = None if os.path.islink(path) else read(path)
     if data is None:
@@ -184,8 +187,8 @@ def make_folder(path: str) -> None:
 
 
 def replace(project: Folder, path: str, *parts: Bytes, must_last: bool = True) -> Stamp | None:
-    """Atomically replace `path` with these bytes. If `must_last`, they are on disk when this returns. An existing file
-    keeps its mode."""
+    """Atomically replace `path` with these bytes. With `must_last`, the bytes are on disk when this function returns.
+    An existing file keeps its mode."""
     refuse_links(path)
     with draft(project, *parts, mode=_mode(path), must_last=must_last) as made:
         os.replace(made, path)
@@ -196,10 +199,10 @@ def replace(project: Folder, path: str, *parts: Bytes, must_last: bool = True) -
 
 @contextmanager
 def draft(project: Folder, *parts: Bytes, mode: int | None = None, must_last: bool = True) -> Iterator[str]:
-    """Yield a draft with these bytes, to be moved into place; it is removed if an error occurs."""
+    """Yield the path of a draft with these bytes, to be moved into place. The draft is removed if an error occurs."""
     path = project_paths.ours(project, _DRAFT)
     try:
-        remove(path)  # left by a killed writer, or a link
+        remove(path)  # a draft left by a killed writer, or a link
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         file = os.open(path, flags, 0o666 if mode is None else 0o600)
         try:
@@ -251,7 +254,7 @@ def storage_error(exc: OSError, path: str) -> StorageError:
 
 
 class DamagedFile(Damaged):
-    """A project file with invalid content, and its bytes."""
+    """An error for a project file with invalid content, which carries the file's bytes."""
 
     def __init__(self, path: str, data: bytes, problem: str, *, copy: str = "") -> None:
         kept = f", and a copy of it is in {copy}" if copy else ""
@@ -263,7 +266,7 @@ class DamagedFile(Damaged):
 
 
 def keep_copy(project: Folder, file: DamagedFile) -> DamagedFile:
-    """Copy a damaged file to our own folder, so that it can be repaired. The caller holds the lock."""
+    """Copy a damaged file to our own folder, so that it can be repaired. The caller must hold the lock."""
     folder = project_paths.ours(project, "damaged")
     make_folder(folder)
     copy = os.path.join(folder, f"{os.path.basename(file.path)}.{digest(file.data)}")
@@ -277,6 +280,6 @@ def keep_copy(project: Folder, file: DamagedFile) -> DamagedFile:
 
 
 def set_aside(project: Folder, file: DamagedFile) -> str:
-    """Copy a damaged file that the caller replaces, and return a sentence about it."""
+    """Copy a damaged file that the caller replaces, and return a sentence about this."""
     copy = keep_copy(project, file).copy
     return f"{file.path} could not be used ({file.problem}) and was replaced. A copy is in {copy}"

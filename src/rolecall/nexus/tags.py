@@ -1,8 +1,8 @@
-"""Tags in a user's message: `[plan:auto] ...` activates a skill, `[d] ...` is carried out at once.
+"""Tags in a user's message: `[plan:auto] ...` activates a skill, and `[d] ...` is carried out at once.
 
-A tag counts at the start of a line or of a list item, outside fenced and indented code. Its text extends to the end of
-the paragraph or to the next tag; adjacent tags share it. Unknown tags are ignored, but one that resembles a known tag
-is reported. The caller carries out the tags.
+A tag counts at the start of a line or of a list item, outside fenced and indented code. The text of a tag extends to
+the end of the paragraph or to the next tag; adjacent tags share one text. Unknown tags are ignored, but a tag that
+resembles a known one is reported. The caller carries out the tags.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _START = re.compile(r" {0,3}(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(?=\[)")
 _TAG = re.compile(r"\[([A-Za-z][^\[\]\n]{0,80})\](?![A-Za-z0-9_(\]])")
 _BETWEEN = re.compile(r"[ \t,]*(?=\[)")
 _DEFINITION = re.compile(r":[ \t]*(?:<|\w+://|\.{1,2}/|mailto:|www\.)")
-"""After a label: the address of a Markdown link."""
+"""The address of a Markdown link definition, which follows the label."""
 _FENCE = re.compile(r" {0,3}(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*(`{3,}(?=[^`]*$)|~{3,})")
 _ALIKE = 0.75
-"""Minimum similarity of two names, as difflib computes it: one typo in a name of four letters."""
+"""The minimum similarity of two names, as computed by difflib: one typo in a name of four letters."""
 _MARKS = " \t\r\n.,;:!?)}\"'\u2019\u201d\u00bb\u2026"
-"""Punctuation: `[d]?` asks about the tag and does not use it."""
+"""Punctuation that is not the text of a tag: `[d]?` asks about the tag instead of using it."""
 _MOST_UNKNOWN = 50
-"""Maximum number of unknown bracketed words that are compared with tags."""
+"""The maximum number of unknown words in brackets that are compared with tags."""
 
 
 class Tag(NamedTuple):
-    """A tag as the vocabulary defines it."""
+    """A tag as defined in the vocabulary."""
 
     id: str
     trigger: str
     type: str
-    """`skill` or `inline_action`."""
+    """The type of the tag: `skill` or `inline_action`."""
     description: str
     skill: str = ""
     handler: str = ""
@@ -55,7 +55,7 @@ class Tag(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """A skill that the user activated, its mode, and the text that came with it."""
+    """A skill that the user activated, with its mode and the accompanying text."""
 
     skill: str
     mode: str = ""
@@ -64,7 +64,7 @@ class Activation(NamedTuple):
 
 
 class InlineAction(NamedTuple):
-    """Something to do at once: its handler, the part after the colon, and the text that came with it."""
+    """An action to carry out at once: its handler, the part of the tag after the colon, and the accompanying text."""
 
     handler: str
     variant: str = ""
@@ -82,7 +82,7 @@ class NearMiss(NamedTuple):
 
 class Detection(NamedTuple):
     found: tuple[Activation | InlineAction, ...]
-    """In the order in which they were written."""
+    """The activations and actions, in the order in which they were written."""
     near_misses: tuple[NearMiss, ...] = ()
 
 
@@ -124,7 +124,8 @@ def detect(message: str, tags: Mapping[str, Tag]) -> Detection:
 
 
 def slash(message: str, skills: Collection[str], tags: Mapping[str, Tag]) -> Activation | None:
-    """The skill that a message starting with `/skill words` activates; the first word may be a mode of the skill."""
+    """Return the skill that a message starting with `/skill words` activates, or None. The first word can be one of the
+    skill's modes."""
     first, _, rest = message.strip().partition("\n")
     command, _, words = first.partition(" ")
     skill = command.removeprefix("/")
@@ -140,7 +141,8 @@ def slash(message: str, skills: Collection[str], tags: Mapping[str, Tag]) -> Act
 def _tags_at(
     line: str, at: int, tags: Mapping[str, Tag], unknown: dict[str, None]
 ) -> tuple[list[tuple[Tag, str]], int]:
-    """The adjacent tags starting here, and where they end; none if the brackets are a Markdown link."""
+    """Return the adjacent tags that start at `at`, and the position where they end. If the brackets are a Markdown
+    link, there are no tags."""
     group: list[tuple[Tag, str]] = []
     end = at
     while match := _TAG.match(line, at):
@@ -158,12 +160,13 @@ def _tags_at(
 
 
 def refusal(action: InlineAction, *, has_plan: bool) -> str:
-    """Why an action cannot be carried out now; empty if it can."""
+    """Return why an action cannot be carried out now, or an empty string if it can."""
     return NO_PLAN if action.handler == "nx_plan_decide" and not has_plan else ""
 
 
 def _find_tag(written: str, tags: Mapping[str, Tag]) -> tuple[Tag, str] | None:
-    """The tag that was written and its variant. An exact trigger takes precedence over a variant of another tag."""
+    """Return the tag that was written and its variant, or None. An exact trigger takes precedence over a variant of
+    another tag."""
     for tag in tags.values():
         if tag.trigger == f"[{written}]":
             return tag, ""
@@ -176,14 +179,14 @@ def _find_tag(written: str, tags: Mapping[str, Tag]) -> tuple[Tag, str] | None:
 
 
 def _guess_tag(written: str, tags: Mapping[str, Tag]) -> str:
-    """The tag that is most similar to an unknown bracketed word; empty if none is close."""
+    """Return the tag that is most similar to an unknown word in brackets, or an empty string if none is close."""
     variants: dict[str, list[str]] = defaultdict(list)
     for tag in tags.values():
         name, _, variant = tag.trigger.strip("[]").partition(":")
         variants[name] += [*tag.variants, *([variant] if variant else [])]
     name, variant = (part.strip() for part in f"{written}:".split(":")[:2])
     if name not in variants:
-        # Bracketed words of one or two letters are too common to be treated as typos.
+        # Words of one or two letters in brackets are too common to be treated as typos.
         name = _nearest(name, [known for known in variants if len(known) > 2]) if len(name) > 2 else ""
     if not name or not variant:
         return name

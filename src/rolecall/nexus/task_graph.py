@@ -1,7 +1,7 @@
-"""The dependencies of tasks as pictures: waves of tasks that can run at once, Mermaid, Graphviz.
+"""The dependencies of tasks as pictures: waves of tasks that can run at the same time, Mermaid, and Graphviz.
 
 The contract's tool does not check the dependencies of a new task, so a picture must also show tasks that will never be
-ready: those that depend on themselves through others, or on a task that does not exist.
+ready: those that depend on themselves through other tasks, or on a task that does not exist.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from rolecall.errors import UsageError
 from rolecall.nexus.overview import Task, progress_of, ready_ids
 
 _SCREEN = 50
-"""With more tasks than this, completed waves are left out."""
+"""The number of tasks above which completed waves are left out."""
 _MOST_RUNS = 8
 
 
 def status(task: Task, can_begin: Collection[float]) -> str:
-    """The status of a task for people: a pending task is either ready or waiting."""
+    """Return the status of a task for people, for whom a pending task is either ready or waiting."""
     if task["status"] != "pending":
         return str(task["status"])
     return "ready" if task["id"] in can_begin else "waiting"
 
 
 def ids(numbers: Iterable[float]) -> str:
-    """Ids in a short form for a line of text: runs are written as 3-7, and long lists are cut."""
+    """Return ids in a short form for a line of text: a run of ids is written as 3-7, and a long list is cut."""
     runs: list[list[float]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
@@ -63,7 +63,8 @@ def to_text(tasks: Sequence[Task]) -> str:
 
 
 def _waves(tasks: Sequence[Task]) -> Iterator[tuple[str, list[Task]]]:
-    """Tasks grouped into waves that can be done one after another; tasks that can never be done come last."""
+    """Yield the tasks in waves that can be done one after another, each with a heading. Tasks that can never be done
+    come last."""
     waits_for = {number: set(task["deps"]) for number, task in enumerate(tasks)}
     followers: dict[float, list[int]] = {}
     for number, deps in waits_for.items():
@@ -114,12 +115,13 @@ def _one_line(text: str) -> str:
 
 
 def check_deps(tasks: Iterable[Task], deps: Sequence[float]) -> None:
-    """Refuse a new task that could never start, because a dependency is missing or waits for it."""
+    """Raise an error for a new task that could never start, because a dependency does not exist or waits for the new
+    task."""
     deps_of = {task["id"]: task["deps"] for task in tasks}
     if unknown := [dep for dep in deps if dep not in deps_of]:
         known = f"Tasks: {ids(deps_of)}." if deps_of else "There are no tasks yet."
         raise UsageError(f"no task has the id {ids(unknown)}", hint=known)
-    new = max(deps_of) + 1  # an earlier task may already depend on this new id
+    new = max(deps_of) + 1  # an earlier task can already depend on this new id
     paths: list[tuple[float, ...]] = [(new, dep) for dep in deps]
     seen: set[float] = set()
     while paths:

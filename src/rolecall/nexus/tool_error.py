@@ -1,4 +1,4 @@
-"""The errors of tools. The message is the whole answer, with the exact wording that the contract requires."""
+"""The errors of tools. The message is the whole answer, with the exact wording required by the contract."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from rolecall.errors import NotFound, RolecallError, UsageError
 
 
 class ToolError(RolecallError):
-    """A call that had no effect."""
+    """An error for a call that had no effect."""
 
 
 class WrongCall(ToolError, UsageError):
-    """The call is invalid and has to change."""
+    """An error for a call that is invalid and has to change."""
 
 
 class NotThere(ToolError, NotFound):
-    """The subject of the call does not exist."""
+    """An error for a call whose subject does not exist."""

@@ -1,4 +1,4 @@
-"""The names of our server's tools: those for Lead alone, and how hosts spell them."""
+"""The names of our server's tools: those reserved for Lead, and how hosts spell them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from rolecall.nexus import dispatch
 
 LEAD_ONLY = tuple(f"nx_{name}" for name, tool in dispatch.TOOLS.items() if tool.is_for_lead)
-"""No agent of the catalogue plans or decides; that is reserved for Lead, regardless of capabilities."""
+"""The tools that plan or decide. They are reserved for Lead; no catalogue agent uses them, regardless of its
+capabilities."""
 
 TOOL_NAMES: Mapping[str, str] = {
     "claude": "mcp__rolecall__{}",
@@ -16,4 +17,4 @@ TOOL_NAMES: Mapping[str, str] = {
     "opencode": "rolecall_{}",
     "qwen": "mcp__rolecall__{}",
 }
-"""How hosts name our server's tools, with `{}` for the tool."""
+"""The pattern by which each host names our server's tools, with `{}` for the tool."""

@@ -1,4 +1,4 @@
-"""The eleven tools: plan, decide, add and close tasks, look back. Each is a function over a project folder.
+"""The eleven tools: plan, decide, add and close tasks, look back. Each tool is a function over a project folder.
 
 Parameters, replies, effects and error texts are those of the contract at 0.10.0, and a reply has no other fields.
 Readers take no lock and leave no trace; writers take the project's only lock. External arguments come through
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 else:
 
     class _Lazy(Module):
-        """The program's own verbs import this module, and few read a project's state, whose library takes longer to
-        import than many commands run."""
+        """A module that is imported when it is first used. The program's own verbs import this module, but few of them
+        read a project's state, and importing the library for the state takes longer than many commands run."""
 
         def __getattr__(self, name: str) -> Any:
             if name != "_module":
                 return super().__getattr__(name)
             costly, threading = "typing_extensions", sys.modules.get("threading")
-            # msgspec prefers the names of typing_extensions to those of `typing`, which costs a command a fifth of its
-            # time. So it is hidden, unless other threads are running, because one of them may be importing it.
+            # If typing_extensions is installed, msgspec imports it instead of `typing`, which takes a fifth of a
+            # command's time. Therefore typing_extensions is hidden, unless other threads are running, because one of
+            # them could be importing it.
             is_hidden = costly not in sys.modules and not (threading and threading.active_count() > 1)
             if is_hidden:
                 sys.modules[costly] = None
@@ -53,7 +54,7 @@ A_NUMBER = "a finite number below 1e300"
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number that can be an id; JSON can contain numbers that Python reads as infinite."""
+    """Return whether a value is a number that can be an id. JSON can contain numbers that Python reads as infinite."""
     return type(value) in (int, float) and -1e300 < value < 1e300  # type: ignore[operator]
 
 
@@ -61,7 +62,7 @@ def is_number(value: object) -> bool:
 
 
 def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_summary: str) -> ToolReply:
-    """Start a plan, and move an active one to the history."""
+    """Start a plan, and move a plan that is still active to the history."""
     plan = _convert(
         state.Plan,
         id=1,
@@ -93,7 +94,7 @@ def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_s
 
 
 def plan_status(project: Folder) -> ToolReply:
-    """The active plan with all its issues."""
+    """Return the active plan with all its issues."""
     plan = state.load_plan(project)
     if plan is None:
         return {"active": False}
@@ -236,7 +237,9 @@ def task_add(
         file = state.load_tasks(project) or state.TaskFile(goal="", decisions=[], tasks=[])
         task.id = _next_id(file.tasks)
         topic = ""
-        with suppress(Damaged):  # the default goal of the tasks is the topic of their plan, if it can be read
+        with suppress(
+            Damaged
+        ):  # the default goal of the tasks is the topic of their plan, if the plan can be read
             plan = None if goal or file.goal else state.load_plan(project)
             topic = plan.topic if plan else ""
         longer = state.replace(
@@ -250,7 +253,7 @@ def task_add(
 
 
 def task_list(project: Folder) -> ToolReply:
-    """The tasks of the running cycle, and which of them can be started."""
+    """Return the tasks of the running cycle, and which of them can be started."""
     file = state.load_tasks(project)
     if file is None:
         return {"exists": False}
@@ -258,7 +261,7 @@ def task_list(project: Folder) -> ToolReply:
 
 
 def task_list_json(project: Folder) -> bytes:
-    """Like `task_list`, but return JSON, which takes a fraction of the time."""
+    """Return the reply of `task_list` as JSON, which takes a fraction of the time."""
     file = state.load_tasks(project)
     if file is None:
         return to_json({"exists": False})
@@ -283,7 +286,7 @@ def task_update(project: Folder, *, id: float, status: str) -> ToolReply:
 
 
 def update_as_read(project: Folder, read: overview.Task, status: str) -> bool:
-    """Set the status of a task if it is still as the caller read it, and return whether it was."""
+    """Set the status of a task if the task is still as the caller read it. Return whether the status was set."""
     with history.writing(project):
         try:
             _set_status(project, read["id"], status, expected=read)
@@ -309,9 +312,10 @@ def _set_status(project: Folder, id: float, status: str, *, expected: overview.T
 
 
 def task_close(project: Folder) -> ToolReply:
-    """Close the cycle: move plan and tasks to the history, finished or not, so that a new cycle can begin."""
+    """Close the cycle: move the plan and the tasks to the history, finished or not, so that a new cycle can begin."""
     with history.writing(project):
-        # Digests before values, so that a file that another program changes in between is not removed as archived.
+        # The digests are taken before the values are read, so that a file that another program changes in between is
+        # not removed as if it were archived.
         names = (project_paths.PLAN, project_paths.TASKS)
         sources = {name: digest for name in names if (digest := state.digest_of(project, name))}
         plan, file = state.load_plan(project), state.load_tasks(project)
@@ -339,7 +343,7 @@ def task_close(project: Folder) -> ToolReply:
 
 
 def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_LAST) -> ToolReply:
-    """Summaries of the most recent cycles that contain the query."""
+    """Return summaries of the most recent cycles that contain the query."""
     if not is_number(last_n):
         raise WrongCall(f"last_n must be {A_NUMBER}")
     if last_n < 0 or last_n != int(last_n):
@@ -360,7 +364,7 @@ def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_
 
 
 def context(project: Folder) -> ToolReply:
-    """A short summary of the project; following the contract, unreadable parts are left out."""
+    """Return a short summary of the project. As the contract requires, unreadable parts are left out."""
     branch = project_paths.branch(project)
     try:
         file = state.load_tasks(project)
@@ -379,7 +383,7 @@ def context(project: Folder) -> ToolReply:
 
 
 def artifact_write(project: Folder, *, filename: str, content: str) -> ToolReply:
-    """Write an artifact of the running cycle, replacing one of the same name."""
+    """Write an artifact of the running cycle, replacing an existing artifact with the same name."""
     return {"success": True, "path": artifact.write_artifact(project, filename, content)}
 
 
@@ -387,7 +391,7 @@ def artifact_write(project: Folder, *, filename: str, content: str) -> ToolReply
 
 
 def check_there(project: Folder, name: str) -> None:
-    """Raise an error if a state file is missing, before the lock is taken, which would create folders."""
+    """Raise an error if a state file is missing. Call this before taking the lock, which would create folders."""
     if not os.path.exists(project_paths.state(project, name)):
         raise _missing(name)
 
@@ -402,7 +406,7 @@ _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 
 
 def _convert(type: type[state.T], **fields: Any) -> state.T:
-    """Build a value from arguments, and refuse arguments that would make the file unreadable."""
+    """Build a value from arguments. Raise an error for arguments that would make the file unreadable."""
     try:
         return state.convert(fields, type)
     except ValueError as exc:
@@ -424,6 +428,6 @@ def _plain(value: Any) -> Any:
 
 
 def _whole(number: Any) -> Any:
-    """Write 2.0 as 2, which is the same number in JSON."""
+    """Return 2.0 as 2, which is the same number in JSON."""
     is_whole = isinstance(number, float) and number.is_integer() and abs(number) < 2**53
     return int(number) if is_whole else number

@@ -1,9 +1,9 @@
-"""The agents of a session, when they started and how they ended: `state/<harness>/agent-tracker.json`.
+"""The agents of all open sessions, when they started and how they ended: `state/<harness>/agent-tracker.json`.
 
-The list has the contract's shape, with one entry per instance of an agent, and lives no longer than the sessions it
-describes. Events may arrive twice, late or not at all: starting a running agent changes nothing, and an agent that ends
-without a recorded start gets its entry then. The list is written as a whole under the project's lock; readers need
-none. The shape has no field for an agent's task, so sessions keep it.
+The list has the form defined by the contract, with one entry for each instance of an agent, and is removed with the
+sessions that it describes. Events can arrive twice, late or not at all: starting a running agent changes nothing, and
+an agent that ends without a recorded start gets its entry when it ends. The list is written as a whole under the
+project's lock; readers need no lock. The form has no field for an agent's task, so sessions keep the task.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ else:
 
 FILE = "agent-tracker.json"
 _LONGEST_MESSAGE = 2_000
-"""Maximum characters of an agent's last message, because the file is read at every start and end."""
+"""The maximum number of characters kept from an agent's last message, because the file is read at every start and end
+of an agent."""
 _LATEST_SECONDS = 120
 _MOST, _LARGEST = 100, 50_000
-"""Maximum entries and bytes, unless more agents are running, because a host waits while the file is read."""
+"""The maximum number of entries and bytes, unless more agents are running. They are limited because a host waits while
+the file is read."""
 
 Entry: TypeAlias = dict[str, Any]
 
 
 def entries(project: Folder) -> list[Entry]:
-    """Every agent of the open sessions, in the order they were started."""
+    """Return every agent of the open sessions, in the order in which they were started."""
     path = project_paths.of_harness(project, FILE)
     data = state_file.read(path)
     return [] if data is None else list(_parse(path, data))
@@ -65,7 +67,7 @@ def record_end(
     files: Iterable[str] = (),
     agent_name: str = "",
 ) -> Entry:
-    """Record that an agent ended; `agent_name` is needed only if its start was never reported."""
+    """Record that an agent ended. `agent_name` is needed only if the agent's start was never reported."""
 
     def edit(entry: Entry | None) -> Entry:
         known = entry or _new_entry(agent_name, agent_id, at)
@@ -89,7 +91,7 @@ def _new_entry(agent_name: str, agent_id: str, at: str) -> Entry:
 
 
 def _is_late(entry: Entry, at: str) -> bool:
-    """Whether this start arrives after the agent's end, which happens because hosts do not wait for hooks."""
+    """Return whether a start is reported after the agent's end, which happens because hosts do not wait for hooks."""
     if "resume_count" in entry or entry["started_at"] != entry.get("stopped_at"):
         return False
     try:
@@ -114,13 +116,13 @@ def _change(project: Folder, agent_id: str, edit: Callable[[Entry | None], Entry
 
 def reset(project: Folder, keep: Collection[str] = ()) -> str:
     """Keep only the entries of the agents in `keep`. An unreadable file is replaced as well, because only ended
-    sessions would miss it; the answer then says so and names the copy."""
+    sessions would miss it; the function then returns a sentence that says so and names the copy."""
     with state_file.hold_lock(project):
         return keep_only(project, keep)
 
 
 def keep_only(project: Folder, keep: Collection[str], *, also: tuple[str, ...] = ()) -> str:
-    """Like `reset`, for callers that hold the lock; `also` has prefixes of ids to keep."""
+    """Do the same as `reset`, for callers that hold the lock. `also` contains prefixes of further ids to keep."""
     problem = ""
     try:
         found = entries(project)
@@ -134,7 +136,7 @@ def keep_only(project: Folder, keep: Collection[str], *, also: tuple[str, ...] =
 
 
 def remove(project: Folder) -> None:
-    """Remove the list; the caller holds the lock."""
+    """Remove the list. The caller must hold the lock."""
     state_file.remove(project_paths.of_harness(project, FILE))
 
 
@@ -155,7 +157,7 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def problem_of(found: Any) -> str:
-    """Why this is not a list of agents as the contract defines it; empty if it is."""
+    """Return why a value is not a list of agents as defined by the contract, or an empty string if it is one."""
     if type(found) is not list:
         return "it is not a list"
     for number, entry in enumerate(found):
@@ -171,7 +173,8 @@ def problem_of(found: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _parse(path: str, data: bytes) -> tuple[Entry, ...]:
-    """The entries of a file, which must not be changed. Cached, because an event reads the list more than once."""
+    """Return the entries of a file, which must not be changed. They are cached, because an event reads the list more
+    than once."""
     try:
         found = json.loads(data)
         problem = problem_of(found)
@@ -183,7 +186,8 @@ def _parse(path: str, data: bytes) -> tuple[Entry, ...]:
 
 
 def _save(project: Folder, found: list[Entry], latest: Entry | None = None) -> None:
-    """Write the list without the oldest ended agents if it has too many; `latest` always stays."""
+    """Write the list. If it has too many entries, leave out the agents that ended and are oldest; `latest` always
+    stays."""
     lines = [json.dumps(entry, ensure_ascii=False) for entry in found]
     count, size, gone = len(lines), sum(map(len, lines)), set()
     for number, entry in enumerate(found):
@@ -195,5 +199,5 @@ def _save(project: Folder, found: list[Entry], latest: Entry | None = None) -> N
     text = "[" + ",\n".join(line for number, line in enumerate(lines) if number not in gone) + "]\n"
     path = project_paths.of_harness(project, FILE)
     state_file.make_folder(os.path.dirname(path))
-    # A power failure also ends the sessions in this list, so nobody has to wait for the disk.
+    # A power failure also ends the sessions in this list, so there is no need to wait for the disk.
     state_file.replace(project, path, text.encode(errors="backslashreplace"), must_last=False)

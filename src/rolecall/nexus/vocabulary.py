@@ -1,8 +1,8 @@
 """The vocabulary: the words that agents, skills and hosts share, and the reader of a catalogue's files.
 
-It contains capabilities, categories, resume tiers, tags, invocations and task exceptions. Ids, keys and the values of
-choices are those of the shared format; the descriptions are each catalogue's own, and are kept only where something
-shows them. The memory policy of a catalogue is not read: memory follows that of the contract.
+The vocabulary contains capabilities, categories, resume tiers, tags, invocations and task exceptions. Ids, keys and the
+values of choices are those of the shared format. The descriptions are each catalogue's own, and are kept only where
+something shows them. The memory policy of a catalogue is not read: memory follows the policy of the contract.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CATEGORIES = ("how", "do", "check")
 RESUME_TIERS = ("persistent", "bounded", "ephemeral")
 MODEL_TIERS = ("high", "standard")
 MAX_BYTES = 1_000_000
-"""Maximum size of a file."""
+"""The maximum size of a file in bytes."""
 Fields: TypeAlias = dict[str, Any]
 """The fields of a record, by name."""
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Parameter(NamedTuple):
     description: str
     required: bool
     value_type: str = ""
-    """`string` or `array`; any other value means any type."""
+    """The type of the parameter's value: `string` or `array`; any other text means any type."""
 
 
 class Invocation(NamedTuple):
@@ -75,7 +75,8 @@ class Vocabulary(NamedTuple):
 
 
 class VocabularyReader:
-    """Reads the files of one folder, named with slashes, and collects their problems."""
+    """A reader of the files in one folder, whose names are written with slashes. It collects the problems of the
+    files."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -107,7 +108,8 @@ class VocabularyReader:
             return None
 
     def yaml(self, name: str, wanted: Form[T]) -> T | None:
-        """The value of a YAML file, or None if it cannot be used; the reasons are added to the problems."""
+        """Return the value of a YAML file, or None if the file cannot be used. The reasons are added to the
+        problems."""
         text = self.decode(name, self.raw(name))
         if text is None:
             return None
@@ -121,7 +123,7 @@ class VocabularyReader:
         return None if reading.problems or isinstance(value, Unreadable) else value
 
     def json(self, name: str, wanted: Form[T]) -> T | None:
-        """Like `yaml`, for a JSON file; problems have paths instead of lines."""
+        """Return the value of a JSON file as `yaml` does for a YAML file; problems have paths instead of lines."""
         text = self.decode(name, self.raw(name))
         if text is None:
             return None
@@ -156,7 +158,7 @@ def require(**forms: Form[Any]) -> dict[str, Field | Form[Any]]:
 
 
 def _keep(make: Callable[..., T], *names: str) -> Callable[..., T]:
-    """Make a value from some of the fields that are read."""
+    """Return a function that makes a value from some of the fields that are read."""
     return lambda **fields: make(**{name: fields[name] for name in names})
 
 
@@ -201,7 +203,7 @@ def file_of(part: str) -> str:
 
 
 def read(reader: VocabularyReader) -> Vocabulary | None:
-    """Read the vocabulary in the reader's folder; None if a file is malformed."""
+    """Read the vocabulary in the reader's folder. Return None if a file is malformed."""
     parts: dict[str, Fields] = {}
     for key, entry_form in _PARTS.items():
         whole = Section("the file", require(**{key: ListOf(entry_form)}))
@@ -220,13 +222,13 @@ def read(reader: VocabularyReader) -> Vocabulary | None:
 
 
 def check(vocabulary: Vocabulary, reader: VocabularyReader) -> None:
-    """Report contradictions between the files, or between a file and what is enforced."""
+    """Report contradictions between the files, or between a file and the restrictions that are enforced."""
 
     def report(part: str, *path: int | str, message: str) -> None:
         reader.report(file_of(part), (part, *path), message)
 
     for index, one in enumerate(vocabulary.capabilities.values()):
-        # RESTRICTIONS decides what is enforced, so a different file would promise restrictions that do not exist.
+        # RESTRICTIONS determines what is enforced, so a file that differs would promise restrictions that do not exist.
         enforced = RESTRICTIONS.get(one.id)
         if enforced is not None and set(one.blocks_semantic_classes) != set(enforced):
             message = f"{one.id} is enforced as {', '.join(enforced)}, and the file names others"
