@@ -60,7 +60,7 @@ Choice = SessionConfigOptionSelect | SessionConfigOptionBoolean
 
 _PAGE = 50
 _MOST_SESSIONS = 64
-"""How many sessions can be at work at once."""
+"""The maximum number of sessions that can be at work at once."""
 _LONGEST_MESSAGE = 50 * 1024 * 1024
 _CONFIGURED = "configured"
 """The choice that leaves the selection of agents to the workflow and the configuration."""
@@ -175,7 +175,7 @@ class RolecallAgent:
         self._connection = connection
 
     async def stop(self) -> None:
-        """Stop all running threads, in such a way that they can be continued."""
+        """Stop all running threads. The threads can be continued later."""
         await asyncio.gather(*(asyncio.to_thread(one.cancel) for one in self._sessions.values()))
 
     async def initialize(

@@ -256,7 +256,7 @@ class Conversation:
         return True
 
     def _choose(self, asked: Thread, due: Next, question: Question, statuses: tuple[str, ...]) -> str:
-        """Let the person choose a status, and return it. Empty if the person makes no choice."""
+        """Let the person choose a status. Return the status, or an empty text if the person makes no choice."""
         message = _word_question(question, due)
         if self._can_fill_forms:
             schema = {

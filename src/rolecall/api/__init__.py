@@ -1,7 +1,7 @@
 """The Python API: `rolecall.open()` returns a `Rolecall`, which starts and finds threads.
 
-Every door calls the verbs of the classes below, and nothing in the rooms under them. Each name is imported when it is
-first used, so that a command about tasks does not load the modules that run threads.
+Every door calls only the methods of the classes below, and nothing in the rooms below this one. Each name is imported
+when it is first used, so that a command about tasks does not load the modules that run threads.
 """
 
 from importlib import import_module

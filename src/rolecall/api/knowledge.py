@@ -118,7 +118,7 @@ class Knowledge:
 
     @staticmethod
     def drop_vectors() -> int:
-        """Delete the vectors that all repositories share, and return how many bytes that frees."""
+        """Delete the cached vectors, which all repositories share, and return how many bytes that frees."""
         folder = place.cache_folder(config.home())
         freed = cache.size(folder)
         index.remove(os.path.join(folder, cache.FILE))

@@ -1,4 +1,4 @@
-"""`Project`: the plans, decisions, tasks and lessons of a project."""
+"""The `Project` class: the plans, decisions, tasks and lessons of a project."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Project:
         self.folder = project_paths.choose(folder)
 
     def call_tool(self, name: str, arguments: Any, *, restrictions: Iterable[str] = ()) -> bytes:
-        """Call a tool of the project contract and return its reply as JSON. `arguments` need not have been checked;
+        """Call a tool of the project contract and return its reply as JSON. `arguments` are checked by this method;
         `restrictions` are those of the caller."""
         return dispatch.call_json(self.folder, name, arguments, restrictions=restrictions, mask=config.mask)
 

@@ -146,15 +146,16 @@ class Rolecall:
         create: bool = True,
         is_lazy: bool = False,
     ) -> None:
-        """Open a store. `store` is an address or an open store. A missing store is created if `create` is set;
-        otherwise it is an error. With `is_lazy`, the store is opened (and any error raised) only when it is needed."""
+        """Open a store. `store` is an address or an open store; None stands for the configured store. A missing store
+        is created if `create` is set; otherwise it is an error. With `is_lazy`, the store is opened, and an error
+        raised, only when the store is needed."""
         self.folder = os.path.abspath(folder)
         self._creates = create
         self._is_closed = False
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._ledger: spending.Ledger | None = None
         if store == MEMORY:
-            # A file rather than memory, so that a run in another Python thread can open the same store.
+            # The store is a file, not in memory, so that a run in another Python thread can open it.
             self._scratch = tempfile.TemporaryDirectory(prefix=stores.TEMPORARY)
             store = os.path.join(self._scratch.name, "store.db")
         self._url = store if isinstance(store, str) else None
@@ -188,7 +189,7 @@ class Rolecall:
 
     @property
     def store_if_any(self) -> Store | None:
-        """The open store. None if the configured store does not exist yet; callers treat that as an empty store."""
+        """The open store, or None if the configured store does not exist yet. Callers treat None as an empty store."""
         try:
             return self.store
         except NotFound:
@@ -591,8 +592,8 @@ class Rolecall:
         keep_going: bool = False,
         progress: Callable[[int], None] = lambda _count: None,
     ) -> import_uwf.Imported:
-        """Import the threads and workflows of a uwf folder. `cas` is the folder of its nodes, if the nodes are not in
-        that folder. With `keep_going`, leave damaged nodes out instead of raising an error."""
+        """Import the threads and workflows of a uwf folder. `cas` names a separate folder of nodes, because by default
+        uwf keeps nodes outside its folder. With `keep_going`, leave damaged nodes out instead of raising an error."""
         return import_uwf.import_threads(
             self.store, os.fspath(folder), cas=cas, keep_going=keep_going, progress=progress
         )
@@ -605,7 +606,8 @@ class Rolecall:
         return known if known is None or content is None else known._replace(content=content)
 
     def encode_traces(self, threads: Iterable[Thread], *, content: bool = False) -> Iterator[JsonObject]:
-        """Encode threads as OTLP requests in JSON. Each request is also a line in the file format of a collector."""
+        """Encode threads as OTLP requests in JSON. The lines of the files that a collector writes have the same
+        form."""
         return otlp.encode(span for one in threads for span in one.spans(content=content))
 
     def export_traces(self, threads: Iterable[Thread], collector: settings.Collector) -> otlp.Sent:
@@ -864,7 +866,7 @@ class Rolecall:
     def _files_of(self, names: Sequence[str]) -> Iterator[str]:
         """Yield the files of the workflows with these names; a stored or missing workflow has no file."""
         for name in names:
-            with suppress(RolecallError):  # reported at the role's turn
+            with suppress(RolecallError):  # the error is reported when it is the role's turn
                 if path := registry.find(self.store_if_any, name, folder=self.folder).path:
                     yield path
 

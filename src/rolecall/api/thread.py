@@ -111,7 +111,7 @@ class Question(NamedTuple):
     is_asked: bool
     """Whether a role suspended the thread with a question."""
     before: Step | None
-    """The latest step of a role."""
+    """The latest step that a role took."""
 
     @property
     def takes_words(self) -> bool:
@@ -180,7 +180,7 @@ class Thread:
 
     @property
     def role(self) -> str | None:
-        """The next role, or the role that waits for a person; None if the thread has ended."""
+        """The next role or the role that waits for a person, or None if the thread has ended."""
         return views.role_of(self._store, self._ref)
 
     @property
@@ -195,7 +195,7 @@ class Thread:
 
     @property
     def continuation(self) -> Hint | None:
-        """The action that continues the thread, as a code with arguments. None if the thread has ended."""
+        """The action that continues the thread, as a code with arguments, or None if the thread has ended."""
         ref = self._ref
         # A lease that this process could not release, for example on a full disk, does not block the thread.
         is_ours = holder.process(os.getpid()).items() <= ref.state.lease.items()
@@ -218,7 +218,8 @@ class Thread:
 
     @property
     def session(self) -> str:
-        """The id of the session in which an agent is being asked now. Empty while no agent is being asked."""
+        """The id of the session in which an agent is being asked now, or an empty text while no agent is being
+        asked."""
         known = states.read_note(self._store, self.id)
         return known.note.session if known else ""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Argument = Callable[[Any], object]
-    """Adds one or more arguments to a parser or an argument group."""
+    """A function that adds one or more arguments to a parser or an argument group."""
 
 NOUNS = {
     "workflow": ("rolecall.cli.workflow*", "put, show, check, draw and try workflows"),

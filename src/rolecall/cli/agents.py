@@ -189,7 +189,8 @@ def test(options: Namespace) -> CommandResult | int:
 async def _try(
     options: Namespace, cast: Cast, env: Mapping[str, str], mask: Mask
 ) -> tuple[dict[str, Any], bool]:
-    """Return whether a signal stopped the agent, and before that its reply or failure, both in the same form."""
+    """Ask the agent a short question. Return its reply or failure, both in the same form, and whether a signal stopped
+    the agent."""
 
     class Live(View):
         """A view of the agent's messages and actions while the agent runs."""

@@ -111,7 +111,7 @@ def wants_reuse(options: Namespace) -> bool | None:
 
 
 def in_this_store(options: Namespace, command: str) -> str:
-    """Return the next command to type, with the program's name and this command's --store."""
+    """Return the next command to type, including the current program's name and the --store option of this command."""
     command = under_this_name(hints.command(command))
     if not options.store:
         return command
@@ -135,8 +135,8 @@ def open_thread(options: Namespace, *, ask: str = "", is_waiting: bool = False) 
 
 def find_thread(rolecall: Rolecall, name: str | None, *, ask: str = "", is_waiting: bool = False) -> Thread:
     """Find a thread by its name. Without a name, choose this folder's latest thread and tell the person which thread
-    that is; with `is_waiting`, prefer the latest thread that waits for a person. If `ask` is given, a thread that was
-    not named needs the person's confirmation; `ask` is the reason."""
+    that is; with `is_waiting`, prefer the latest thread that waits for a person. If `ask` gives a reason, a thread
+    chosen without a name needs the person's confirmation."""
     if name is not None:  # an empty name, such as an unset shell variable, is a mistake
         return rolecall.thread(name)
     thread = (rolecall.latest_thread(is_waiting=True) if is_waiting else None) or rolecall.latest_thread()

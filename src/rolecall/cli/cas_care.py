@@ -1,5 +1,5 @@
-"""The commands of `rolecall cas` that check, clean, export and import the store. They import more than a command that
-reads a node."""
+"""The commands of `rolecall cas` that check, clean, export and import the store. They have a module of their own
+because they import more than a command that reads a node."""
 
 from __future__ import annotations
 

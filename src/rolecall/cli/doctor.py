@@ -193,7 +193,7 @@ def _lines(
         color = "green" if finding.is_ready else "red" if needs else "yellow"
         rows.append(
             (
-                mask.text(finding.agent),  # before the table shortens it
+                mask.text(finding.agent),  # masked before the table shortens the name
                 finding.version or _NONE,
                 signed_in,
                 "; ".join(f"{name}: {', '.join(names)}" for name, names in roles.items()) or _NONE,

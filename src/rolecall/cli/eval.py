@@ -137,8 +137,8 @@ def follow(options: Namespace, plan: EvalPlan, play: Callable[..., Awaitable[Pla
 
 
 def end(options: Namespace, command: str, report: Report, is_stopped: bool) -> int:
-    """Say how to continue an unfinished run, and return its exit code; for a finished run, return 0. If `command` is
-    empty, tell the person to repeat the same command."""
+    """Return the exit code of a run: 0 if the run is finished; otherwise, also say how to continue the run. `command`
+    is the `eval` command that continues it; if empty, the person is told to repeat the same command."""
     counts = report.counts
     if report.is_early or not counts["open"] + counts["infrastructure"]:
         return 0

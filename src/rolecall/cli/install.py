@@ -38,7 +38,7 @@ _GATE = {
         f"To change this: `{_SETTING} block`, or `warn`.",
     ],
 }
-"""How a host treats edits without tasks, and how to change that."""
+"""For each mode, how a host treats edits while the project has no tasks, and how to change the mode."""
 _WORDS = {"same": "up to date", "kept": "left alone"}
 
 

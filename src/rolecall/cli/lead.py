@@ -119,8 +119,8 @@ def _take_turn(options: Namespace, thread: Thread, view: View, *, steps: int | N
 
 
 def _explain(thread: Thread) -> str:
-    """Return why nobody answers although it is not the person's turn. Empty if it is the person's turn or the thread is
-    completed."""
+    """Return the reason why nobody answers although it is not the person's turn, or an empty text if it is the person's
+    turn or the thread is completed."""
     return "" if thread.role == "user" or thread.status == "completed" else thread.reason
 
 
@@ -188,7 +188,7 @@ class LeadConversation:
             try:
                 said = text or self._read().strip()
                 text = ""
-            except KeyboardInterrupt:  # clears what was written
+            except KeyboardInterrupt:  # Ctrl-C clears the line
                 continue
             except EOFError:
                 return self._leave()

@@ -14,7 +14,7 @@ from rolecall.nexus.memory import NoteOverlap
 from rolecall.nexus.note_name import CATEGORIES
 
 _MOST_CHARACTERS = 200
-"""The length of the longest text that is repeated in a suggested command."""
+"""The maximum length of a text that is repeated in a suggested command."""
 
 
 @verb(

@@ -1,4 +1,4 @@
-"""Prints results as text, or as JSON or YAML on request."""
+"""Print results as text, or as JSON or YAML on request."""
 
 from __future__ import annotations
 
@@ -392,7 +392,7 @@ def plural(count: int, what: str) -> str:
 
 
 class LastLine:
-    """The lines at the bottom of a terminal that show the current activity. Without a terminal, nothing is shown."""
+    """The lines at the bottom of a terminal that show the current activity. Without a terminal, they are not shown."""
 
     def __init__(self) -> None:
         self._out = sys.stderr if sys.stderr.isatty() else None
@@ -400,7 +400,7 @@ class LastLine:
 
     @property
     def height(self) -> int:
-        """How many lines can be drawn so that all of them stay visible. 0 without a terminal."""
+        """How many lines can be drawn so that all of them stay visible, or 0 without a terminal."""
         if not self._out:
             return 0
         try:
@@ -511,7 +511,8 @@ def _decode(data: bytes, source: str) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Parse strict JSON: no NaN, no repeated keys, and an error instead of a crash."""
+    """Parse strict JSON: NaN and repeated keys are refused, and deep nesting raises an error instead of ending the
+    program."""
 
     def refuse_constant(name: str) -> None:
         raise InvalidValue(f"{name} is not JSON", hint="Send null or a string instead.")

@@ -111,7 +111,7 @@ def report(error: RolecallError) -> int:
 
 
 def help_screen() -> str:
-    """Return the commands that most people use, in groups."""
+    """Return the help screen, with the commands that most people use, in groups."""
     lines = [f"usage: {program()} COMMAND ...", "", DESCRIPTION, ""]
     for group, commands in SCREEN.items():
         known = [name for name in commands if name.split()[0] in NOUNS]
@@ -247,7 +247,7 @@ def build_parser(only: str = "") -> ArgumentParser:
 
 
 def _add_verbs(parser: ArgumentParser, verbs: dict[str, Verb]) -> None:
-    """Add the verbs of a noun; a verb of two words ("schema list") creates a level of its own."""
+    """Add the verbs of a noun. Verbs of two words, such as "schema list", are grouped below their first word."""
     commands = parser.add_subparsers(metavar="VERB", required="" not in verbs)
     groups: dict[str, dict[str, Verb]] = {}
     for name, one in verbs.items():
@@ -302,8 +302,8 @@ class Parser(ArgumentParser):
 
 
 class Formatter(RawDescriptionHelpFormatter):
-    """A help formatter that keeps line breaks. Its width is given, because argparse creates a formatter for every
-    argument, and argparse's own way to find the terminal's width imports the compression modules."""
+    """A help formatter that keeps line breaks. The width is passed to argparse, which creates a formatter for every
+    argument and would import the compression modules to find the terminal's width."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=min(output.columns_of_terminal(), 120) - 2)

@@ -219,7 +219,7 @@ def _parse_task(line: str, place: str, default: RunTask) -> RunTask:
     )
     if not isinstance(prompt, str) or not isinstance(folder, str):
         raise UsageError(f"{place} must have a `prompt`; it and `cwd` must be strings")
-    if type(priority) is not int or priority not in range(10):  # `5.0 in range(10)` and `True in …` hold too
+    if type(priority) is not int or priority not in range(10):  # 5.0 and True are also in `range(10)`
         raise UsageError(f"{place} has the priority {priority!r}", hint="A priority is a number from 0 to 9.")
     task = RunTask(prompt, os.path.abspath(os.path.join(default.cwd, os.path.expanduser(folder))), priority)
 
@@ -237,7 +237,7 @@ def _parse_task(line: str, place: str, default: RunTask) -> RunTask:
 
 @dataclass
 class Starter:
-    """Starts threads one after the other."""
+    """The options and the loaded workflow with which threads are started, one after the other."""
 
     options: Namespace
     rolecall: Rolecall

@@ -211,8 +211,8 @@ def _detach(options: Namespace, project: ProjectFile, url: str | None) -> Comman
 
 
 def _check_port(project: ProjectFile) -> str:
-    """Return why the service cannot listen for the project's hooks. Empty if it can listen or the project has no
-    hooks."""
+    """Return the reason why the service cannot listen for the project's hooks, or an empty text if it can or the
+    project has no hooks."""
     if not any(isinstance(one.source, Hook) for one in project.triggers):
         return ""
     host, port = project.hooks.host, project.hooks.port

@@ -70,7 +70,7 @@ def answer(options: Namespace) -> int:
     if options.agent and not options.run:
         raise UsageError("--agent names the agent of the next steps, so it needs --run")
     with open_thread(options, is_waiting=True) as thread:
-        thread.refuse_running()  # before the person thinks about an answer
+        thread.refuse_running()  # raise the error before the person thinks about an answer
         question = thread.question()
         takes_output = question.due is not None or thread.state.status != "suspended"
         if not (_play_role if takes_output else _send_text)(options, thread, question):

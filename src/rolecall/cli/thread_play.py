@@ -163,8 +163,8 @@ class StepLines(View):
         self._until: int | None = None
         """When the thread continues, if its agent has reached a limit."""
         self._failure = ""
-        """A failed attempt that is not shown yet, because it is reported only once if the thread is then suspended for
-        the same reason."""
+        """A failed attempt that is not shown yet. If the thread is then suspended for the same reason, only the
+        suspension is shown."""
 
     def event(self, kind: str, body: JsonObject) -> None:
         if (
@@ -276,7 +276,7 @@ def step_line(step: Step) -> str:
 
 
 class Stopped:
-    """Whether and how the run was asked to stop. The engine checks `cancel`."""
+    """The request to stop a run, and how it was made. The engine checks `cancel`."""
 
     def __init__(self, view: View) -> None:
         self.cancel = asyncio.Event()

@@ -69,8 +69,8 @@ def run(options: Namespace) -> None:
 
 
 def _find_capabilities(agent: str) -> tuple[str, ...]:
-    """Return the limits of an agent. They are taken from the cache that hooks write, if possible, because reading the
-    catalogue takes longer than the rest of the start."""
+    """Return the restrictions of an agent. If possible, they are taken from the cache that hooks use, because reading
+    the catalogue takes longer than the rest of the start."""
     kit = hook_context.load(names.LEAD, with_tags=False)
     if agent in kit.agents and not kit.problem:
         return kit.agents[agent].capabilities

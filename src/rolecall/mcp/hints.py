@@ -49,7 +49,7 @@ def word(hint: str, tools: Collection[str]) -> str:
 
 
 def phrase(hint: Hint) -> str:
-    """Return the tool and its most important argument. Empty if no tool carries out the hint."""
+    """Return the name of the tool and its most important argument, or an empty text if no tool carries out the hint."""
     if hint.code not in TOOLS:
         return ""
     return f"`{TOOLS[hint.code]}`" + _WITH.get(hint.code, "").format_map(hint.arguments)

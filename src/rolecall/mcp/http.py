@@ -36,7 +36,7 @@ IDLE_SECONDS = 1800.0
 """A session ends after this many seconds without a request or an open stream. Its client then gets a 404 and opens
 another session."""
 MOST_SESSIONS = 1000
-"""How many sessions can be open at once. A request to open another one is answered with 503."""
+"""The maximum number of open sessions. A request to open another session is answered with 503."""
 
 
 def serve(toolbox: McpToolbox, options: Namespace, instructions: str) -> None:
@@ -54,8 +54,8 @@ def _make_app(toolbox: McpToolbox, instructions: str, *, host: str) -> ASGIApp:
     capabilities, library = toolbox.capabilities, Library(toolbox)
 
     async def work(run: Callable[..., Any], *given: Any) -> Any:
-        """Run a function that reads files or the store in a worker thread. A missing resource is reported as an invalid
-        parameter."""
+        """Run a function in a worker thread, because it reads files or the store. A missing resource is reported as an
+        invalid parameter."""
         try:
             return await to_thread.run_sync(run, *given)
         except RolecallError as error:

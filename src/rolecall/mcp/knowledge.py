@@ -17,11 +17,11 @@ from rolecall.settings.capabilities import FILES
 
 _LONGEST_PASSAGE = 3_000
 _LONGEST_REPLY = 24_000
-"""How many characters all passages have together at most. This is about 6,000 tokens."""
+"""The maximum number of characters in all passages of a reply together, about 6,000 tokens."""
 _TOLD = 20
-"""How often a sync reports progress at most."""
+"""The maximum number of progress reports from one sync."""
 _NAMED = 20
-"""How many files the reply of a sync names at most."""
+"""The maximum number of files that the reply of a sync names."""
 
 _LOCK = Lock()
 """Held while the searcher is used. HTTP calls come from several threads, which share one searcher with its open

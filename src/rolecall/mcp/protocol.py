@@ -62,7 +62,7 @@ Ident: TypeAlias = "str | int | None"
 
 
 class Refusal(Exception):
-    """An exception whose handler answers a request with a JSON-RPC error."""
+    """Raised to answer a request with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, detail: Any = None) -> None:
         super().__init__(message)

@@ -25,7 +25,7 @@ from rolecall.nexus import project_paths
 from rolecall.store.canonical import JsonObject
 
 MOST_SUBSCRIPTIONS = 100
-"""How many resources the clients of one server can be subscribed to at once."""
+"""The maximum number of resources to which the clients of one server can be subscribed at once."""
 _MOST_THREADS = 20
 _MOST_NOTES = 200
 _LONGEST_REPORT = 10_000

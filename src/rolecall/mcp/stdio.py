@@ -42,7 +42,7 @@ _PIPE = 1024 * 1024
 """The requested capacity in bytes of the pipe to the client, so that a long reply need not wait for the client after
 each piece."""
 _WAITING = 1_000
-"""How many calls can wait to be carried out. When there are more, reading waits too."""
+"""The maximum number of calls that wait to be carried out. When it is reached, reading waits too."""
 _GRACE = 1.0
 """Seconds that running calls get when the server must end, and that calls waiting for a lock get when the input
 ends."""
@@ -98,9 +98,10 @@ class _Server:
         self._sink = sink
         self._writing = Lock()
         self._lines: dict[bool, Queue[_Job | None]] = {}
-        """By whether its calls might have to wait for other writers, each queue of calls, in order of arrival."""
+        """The two queues of calls, in order of arrival. The key says whether the calls might have to wait for other
+        writers."""
         self._threads: list[tuple[Thread, bool]] = []
-        """The threads, each with whether it carries out a single long call."""
+        """The Python threads that carry out calls. The flag says whether the thread carries out a single long call."""
 
     def take(self, line: bytes | None) -> None:
         """Process a line from the client. None represents a line that was too long."""

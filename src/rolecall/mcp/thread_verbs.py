@@ -204,7 +204,8 @@ def _runner(place: ToolContext) -> ThreadRunner:
 
 
 def _word(event: Event) -> str:
-    """Return the text of a progress notification about an event. Empty for an event that a host need not show."""
+    """Return the text of a progress notification about an event, or an empty text for an event that a host need not
+    show."""
     body = event.body
     match event.kind:
         case "step_started":

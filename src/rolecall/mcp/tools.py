@@ -46,7 +46,7 @@ ALL_GROUPS = (*GROUPS, SKILLS)
 
 _LARGEST_STRUCTURE = 64 * 1024
 _LAST_TRIES = 5
-"""How often a call tries to take a lock at least, even if its patience has ended."""
+"""The minimum number of attempts to take a lock, even if the call's patience ends earlier."""
 _LONGEST_MESSAGE = 300
 _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -216,8 +216,8 @@ class McpToolbox:
 
     @property
     def capabilities(self) -> JsonObject:
-        """What the server offers. Prompts are offered only to the lead, because skills are instructions for the
-        lead."""
+        """The capabilities that the server announces. Prompts are offered only to the lead, because skills are
+        instructions for the lead."""
         found: dict[str, JsonObject] = {"tools": {}}
         if {"nexus", "memory", "threads"} & {*self.groups}:
             found["resources"] = {"subscribe": True}
@@ -241,7 +241,7 @@ class McpToolbox:
         return self._tools
 
     def _denial(self, tool: McpTool) -> str:
-        """Return the reason why a tool may not be called here. Empty if the tool may be called."""
+        """Return the reason why a tool may not be called here, or an empty text if it may be called."""
         agent, restrictions = self.place.agent, self.place.restrictions
         if tool.is_for_lead and agent is not None:
             return f"{tool.name} is for the lead, and this server was started for {agent}"

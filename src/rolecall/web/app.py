@@ -65,8 +65,8 @@ _HEADER = "x-rolecall"
 _SIGN_OUT = "/api/signout"
 _LARGEST_BODY = 2_000_000
 _SHARED = 0.3
-"""Seconds for which pages share one count of the inbox. This is shorter than the time between an event and the requests
-of the pages that receive the event."""
+"""The number of seconds for which all pages share one count of the inbox. It is smaller than the time between an event
+and the requests that pages make because of that event."""
 _KEY = re.compile(r"[A-Za-z0-9_-]{16,100}")
 _SIGN_IN_FAILED = (
     "<!doctype html><html lang=en><meta charset=utf-8><title>Rolecall</title>"
@@ -238,8 +238,8 @@ class WebSite:
         return _reply(await self._workers.run(look))
 
     def _count_waiting(self, rolecall: Rolecall, newest: int) -> int:
-        """Return how many items wait for a person, at most 100. All pages ask after the same events, so they share the
-        count."""
+        """Return how many items wait for a person, at most 100. All pages request the count after the same events, so
+        they share it."""
         problems = self._runner.problems
         with self._counting:
             known = self._counted

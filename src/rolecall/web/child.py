@@ -1,5 +1,5 @@
-"""Run a verb that loads a workflow in Python, in a separate process (`python -m rolecall.web.child`). The code of such
-a workflow can hang, print, or end its process, and the page must keep working."""
+"""Run a verb in a separate process (`python -m rolecall.web.child`) if the verb loads a workflow in Python. The code of
+such a workflow can hang, print, or end its process, and the page must keep working."""
 
 from __future__ import annotations
 

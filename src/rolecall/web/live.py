@@ -32,7 +32,7 @@ _MOST = 1.0
 _PAGE = 500
 _MOST_QUEUED = 500
 _MOST_REPLAYED = 20_000
-"""How many missed events are sent to a page. A page that missed more events reloads everything."""
+"""The maximum number of missed events that are sent to a page. A page that missed more events reloads everything."""
 _GLANCE = 2.0
 """Seconds between two checks that the processes of running threads are alive."""
 _BEAT = 20.0
@@ -50,7 +50,7 @@ _LONGEST = 400
 
 class _Frame(NamedTuple):
     seq: int
-    """The number of the event. 0 for a notice, which is not in the store."""
+    """The number of the event, or 0 for a notice, which is not in the store."""
     thread: str
     whole: bytes
     brief: bytes | None

@@ -19,7 +19,7 @@ _markdown = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable([
 
 @lru_cache(maxsize=256)
 def render(text: str) -> str:
-    """Return a text as HTML. Empty for a blank text."""
+    """Return a text as HTML, or an empty text if it is blank."""
     if not text.strip():
         return ""
     if len(text) > LONGEST:

@@ -20,7 +20,8 @@ _KINDS = {"answer_thread": "answer", "raise_limit": "raise", "resume_thread": "r
 
 
 def kind_of(thread: Thread, status: str) -> str | None:
-    """Return `answer` if a role or a question waits for a person, `raise` for a limit, `retry`, `crashed`, or None."""
+    """Return what the thread needs: `answer` if a role or a question waits for a person, `raise` if a limit was
+    reached, `retry` if the thread was suspended for another reason, `crashed`, or None."""
     if status == "crashed":
         return "crashed"
     onward = thread.continuation
@@ -28,8 +29,8 @@ def kind_of(thread: Thread, status: str) -> str | None:
 
 
 def read_instruction(thread: Thread) -> str:
-    """Return the instruction of the role that waits for a person. Empty if finding the instruction would require
-    running a workflow's code."""
+    """Return the instruction of the role that waits for a person, or an empty text if finding the instruction would
+    require running a workflow's code."""
     with suppress(RolecallError):
         if thread.rolecall.read_workflow(thread.workflow).python is None:
             due = thread.question().due
@@ -74,7 +75,7 @@ class _Form(NamedTuple):
     """The form that a person fills in."""
 
     status: str | None
-    """The status of an answer in this form. None if the role has only one form."""
+    """The status of an answer in this form, or None if the role has only one form."""
     schema: Schema
     required: list[str]
 

@@ -1,4 +1,4 @@
-"""The verbs for search in the texts of threads and in the repository's knowledge."""
+"""The verbs that search the texts of threads and the repository's knowledge."""
 
 from __future__ import annotations
 
