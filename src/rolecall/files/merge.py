@@ -86,7 +86,7 @@ class Merged(NamedTuple):
     commit: str | None
     """The merge commit, or None if the folder already contained all of the work."""
     left: str = ""
-    """The same as in `SetAside`."""
+    """The branch described in `SetAside.left`."""
 
 
 class SetAside(NamedTuple):

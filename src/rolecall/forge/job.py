@@ -2,8 +2,7 @@
 thread.
 
 The thread is saved when the job has taken it over, from time to time while it runs, and at the end. So two jobs cannot
-act on the same comment, and a lost job loses at most its current
-step and a minute of earlier steps.
+act on the same comment, and a lost job loses at most its current step and a minute of earlier steps.
 """
 
 from __future__ import annotations

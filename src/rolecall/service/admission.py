@@ -29,7 +29,7 @@ class Waiting:
     workflow: str
     priority: int
     since: int
-    """When it was queued, in milliseconds."""
+    """When the thread was queued, in milliseconds."""
     agent: str = ""
     """The agent that the thread's next step calls, or empty if calls to that agent are not rate-limited."""
     is_begun: bool = False
@@ -114,7 +114,7 @@ def decide(policy: ServicePolicy, state: QueueState, now: int) -> Admission:
 
 
 def turn_of(one: Waiting) -> tuple[int, int, str]:
-    """Sort key for waiting threads: higher priority first, then first come, first served."""
+    """Return the sort key of a waiting thread: higher priority first, then first come, first served."""
     return (-one.priority, one.since, one.thread)
 
 

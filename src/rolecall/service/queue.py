@@ -112,7 +112,7 @@ def lengths(store: Store) -> dict[str, int]:
 
 
 def slots(store: Store) -> list[Slot]:
-    """The slots, in the order in which their threads were admitted."""
+    """Return the slots, in the order in which their threads were admitted."""
     found = []
     for ref in _refs(store, "slot/"):
         _, workflow, name = ref.name.split("/")

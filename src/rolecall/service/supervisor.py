@@ -351,7 +351,7 @@ class Supervisor:
     # -- requests --
 
     async def status(self) -> JsonObject:
-        """The status of the service, as plain values."""
+        """Return the status of the service, as plain values."""
         steps = {name: worker.pid for name, worker in self._workers.running.items()}
         threads = [
             {"thread": name, "workflow": held.slot.workflow, "since": held.slot.since, "pid": steps.get(name)}

@@ -60,7 +60,7 @@ def wants_color(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def has_display(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a graphical browser can be opened here."""
+    """Return whether a graphical browser can be opened on this machine."""
     return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
@@ -173,7 +173,7 @@ def trusted_folder(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> str:
-    """The folder for data that can be rebuilt at any time."""
+    """Return the folder for data that can be rebuilt at any time."""
     return os.path.join(home(environ), "cache")
 
 
@@ -181,7 +181,7 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
-    """The store's address and durability."""
+    """Return the store's address and durability."""
     file = config_path(environ)
     text = read_text(file)
     section: Any = {}

@@ -243,7 +243,7 @@ KEYS = _SETTINGS.keys
 
 
 def json_schema() -> Schema:
-    """The JSON Schema of `config.yaml`."""
+    """Return the JSON Schema of `config.yaml`."""
     return _SETTINGS.schema()
 
 

@@ -73,7 +73,7 @@ def with_timeouts(url: str) -> str:
 
 
 def session_options(url: str, *more: str) -> str:
-    """The options of a session: those in the address, the transaction timeout, and `more`."""
+    """Return the options of a session: those in the address, the transaction timeout, and `more`."""
     given = str(_parts(url).get("options") or "")
     own = (f"idle_in_transaction_session_timeout={ABANDONED}s", *more)
     return " ".join([given, *(f"-c {option}" for option in own)]).strip()

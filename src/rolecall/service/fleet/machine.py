@@ -290,7 +290,7 @@ class Machine:
         return await self._reach.decide(decide)
 
     def _at(self, moment: int | None) -> float:
-        """Convert the fleet's time to this process's monotonic clock; None means never."""
+        """Convert the fleet's time to this process's monotonic clock. None means never."""
         if moment is None:
             return float("inf")
         return time.monotonic() + (moment - self._reach.now()) / 1000
@@ -426,7 +426,7 @@ class Machine:
         }
 
     async def fleet(self) -> JsonObject:
-        """The status of the fleet."""
+        """Return the status of the fleet."""
         return await self._answer(lambda: machines.status(self._reach.store))
 
     async def _answer(self, work: Callable[[], JsonObject]) -> JsonObject:

@@ -99,7 +99,7 @@ class FleetMember(NamedTuple):
 
 
 def list_machines(store: Store) -> list[FleetMember]:
-    """Every known machine, sorted by name."""
+    """Return every known machine, sorted by name."""
     now, found = store.now(), []
     for ref in store.refs(_PREFIX):
         state = ref.state
@@ -183,7 +183,7 @@ class Presence:
 
 
 def status(store: Store) -> JsonObject:
-    """The machines, their slots, the queue and the throughput, as plain values."""
+    """Return the machines, their slots, the queue and the throughput, as plain values."""
     slots = store.refs("slot/")
     found = list_machines(store)
     alive = [one for one in found if one.is_alive]

@@ -90,7 +90,7 @@ class Need(NamedTuple):
 
 
 def find_need(store: Store, ref: ThreadRef, agent: str) -> Need:
-    """What the next step of a thread needs, given the name of its agent."""
+    """Return what the next step of a thread needs, given the name of its agent."""
     state = ref.state
     workflow = Rolecall(store).read_workflow(state.workflow)
     role = workflow.roles.get(state.role or "")
@@ -172,7 +172,8 @@ class Here:
         return self._lacks_agent(need.agent)
 
     def list_agents(self) -> list[str]:
-        """The installed agents that have a name: those of the configuration, and those that need no program name."""
+        """Return the names of the installed agents: those in the configuration, adapters with a program of
+        their own, and the built-in agent."""
         names = dict.fromkeys([*(config.load().get("agents") or {}), *agents.PROGRAMS, "builtin"])
         return [name for name in names if not self._lacks_agent(name)]
 

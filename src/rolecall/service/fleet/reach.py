@@ -72,7 +72,7 @@ class Reach:
         return await asyncio.get_running_loop().run_in_executor(self._deciding, work_and_time)
 
     def is_heard(self) -> bool:
-        """Whether the database answers."""
+        """Return whether the database answers."""
         return self.silent_for() < _SILENCE
 
     def silent_for(self) -> float:
