@@ -53,7 +53,7 @@ class Due:
 
 @dataclass(frozen=True)
 class QueueState:
-    """What the decision is based on."""
+    """The facts on which `decide` bases its decision."""
 
     waiting: Sequence[Waiting] = ()
     admitted: Mapping[str, int] = field(default_factory=dict)
@@ -71,11 +71,11 @@ class Admission:
     step: tuple[str, ...] = ()
     """The due threads that take their next step now."""
     admit: tuple[str, ...] = ()
-    """Threads to admit, in order; each takes its first step now."""
+    """The threads to admit, in order. Each takes its first step now."""
     discard: Mapping[str, str] = field(default_factory=dict)
-    """Threads that will never run, with the reason."""
+    """The threads that will never run, each with the reason."""
     wait: Mapping[str, str] = field(default_factory=dict)
-    """Threads that keep waiting, with the reason."""
+    """The threads that keep waiting, each with the reason."""
     look_again_at: int | None = None
     """When the passage of time alone can change the decision, or None if only an event can change it."""
 

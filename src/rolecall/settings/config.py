@@ -1,7 +1,7 @@
 """The only reader of the environment and of configuration files.
 
-The home folder is `~/.rolecall` or ROLECALL_HOME. The store is `store.db` in it, unless ROLECALL_STORE or the `store:`
-key of `config.yaml` gives another. `.env` in the home adds variables that are not in the environment.
+The home folder is `~/.rolecall` or ROLECALL_HOME. The store is `store.db` in that folder, unless ROLECALL_STORE or
+the `store:` key of `config.yaml` gives another. `.env` in the home adds variables that are not in the environment.
 
 Every command and every hook imports this module, so it imports other modules only when it needs them.
 """

@@ -221,7 +221,8 @@ class Dispatcher:
     # -- cleaning --
 
     def forget(self, *, age_ms: int = 86_400_000) -> None:
-        """Remove orders and machines that ended long ago."""
+        """Remove orders that ended, and machines that disappeared, more than `age_ms` ago, and the costs of old
+        days."""
         now = self.store.now()
         self.orders.forget(before=now - age_ms)
         queue.forget_old_days(self.store, now=now)

@@ -229,7 +229,7 @@ class Machine:
         async def go_on(pause: float) -> None:
             await asyncio.sleep(pause)
             verdict = await self._decide(lambda: self._dispatcher.go_on(order))
-            if verdict.wait:  # its agent has reached its rate limit
+            if verdict.wait:  # the agent of the next step has reached its rate limit
                 self._next_sweep = min(self._next_sweep, self._at(verdict.look_again_at))
                 self._has_news.set()
 
@@ -351,7 +351,7 @@ class Machine:
     # -- notifications --
 
     def _heard(self, news: str) -> None:
-        """Pass a notification on to the loop. Called on the line's thread."""
+        """Pass a notification on to the loop. This method is called on the thread of `ServerLine`."""
         with suppress(RuntimeError):  # the loop is closing
             self._loop.call_soon_threadsafe(self._note, news)
 
@@ -376,7 +376,7 @@ class Machine:
             self._steps.end(step)
 
     def _tell(self, name: str) -> None:
-        """Tell followers that a thread has a new event. May be called from any thread."""
+        """Tell followers that a thread has a new event. This method can be called from any thread."""
         self._loop.call_soon_threadsafe(self._door.tell, name)
 
     # -- requests --
@@ -386,11 +386,11 @@ class Machine:
         return self._reach.now()
 
     def wake(self) -> None:
-        """Look at the queue now. May be called from any thread."""
+        """Look at the queue now. This method can be called from any thread."""
         self._loop.call_soon_threadsafe(self._has_news.set)
 
     def adopt(self, policy: ServicePolicy) -> None:
-        """Make this project's policy the policy of the fleet. May be called from any thread."""
+        """Make this project's policy the policy of the fleet. This method can be called from any thread."""
         self._loop.call_soon_threadsafe(lambda: self._begin(self._reach.ask(self._publish, policy)))
 
     def _publish(self, policy: ServicePolicy) -> None:

@@ -144,7 +144,7 @@ class _Beside(threading.Thread):
 
     def end(self) -> None:
         self._is_over.set()
-        with suppress(RuntimeError):  # its loop has ended or has not started yet
+        with suppress(RuntimeError):  # the companion's loop has ended or has not started yet
             self._cancel()
         if self.is_alive():
             self.join(_PATIENCE)
