@@ -36,7 +36,7 @@ _LONGEST_LINE = 32 * 1024 * 1024
 _NOISE = 4_000
 _MOST_IDLE = 4
 _PATIENCE = 2.0
-"""Seconds to wait for a cancelled prompt to end."""
+"""The number of seconds to wait for a cancelled prompt to end."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Wire:
                     return message
                 elif message.get("method") == "session/update":
                     self._hear(message.part("params"))
-        except Exception as error:  # from the reader, or an overlong line: the waiting call raises it
+        except Exception as error:  # the waiting call raises it: from the reader, or an overlong line
             self.fail(error)
         return None
 

@@ -31,7 +31,7 @@ _BOUND = 60.0
 
 @dataclass
 class Recorder:
-    """Records an agent's events and signals the first one."""
+    """A recorder of an agent's events, which signals the first one."""
 
     events: list[tuple[str, JsonObject]] = field(default_factory=list)
     first: asyncio.Event = field(default_factory=asyncio.Event)

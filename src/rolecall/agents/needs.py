@@ -298,9 +298,7 @@ def _find_codex_endpoint(env: Mapping[str, str], folder: str) -> dict[str, Proxi
 def _redirect_codex(address: str, env: Mapping[str, str], folder: str) -> tuple[list[str], dict[str, str]]:
     words: list[str] = []
     for name, endpoint in _find_codex_endpoint(env, folder).items():
-        if (
-            name == "openai"
-        ):  # use a custom provider, because Codex insists on WebSockets for its built-in one
+        if name == "openai":  # a custom provider, because Codex insists on WebSockets for this one
             name = "rolecall"
             table = {"name": "OpenAI", "env_key": endpoint.key_env, "wire_api": "responses"}
             words += ["-c", f'model_provider="{name}"']

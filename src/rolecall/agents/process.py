@@ -1,4 +1,4 @@
-"""Run a child process within limits, and leave none of its processes behind.
+"""Runs a child process within limits, and leaves none of its processes behind.
 
 The child gets its prompt on stdin and runs in its own session. Its output is passed on as it arrives and kept up to a
 size limit; `conversation` exchanges lines with the child instead. When the child exits, runs out of time or is
@@ -104,7 +104,7 @@ async def run(
 ) -> Exit:
     """Run `argv` until it exits, `timeout` seconds have passed or `cancel` is set.
 
-    Raises AgentError if the child cannot be started; every other ending is an Exit. An exception in a callback ends the
+    Raise AgentError if the child cannot be started; every other ending is an Exit. An exception in a callback ends the
     child and is raised; cancelling the task also ends the child.
     """
     if cancel is not None and cancel.is_set():
@@ -155,7 +155,7 @@ async def conversation(
     grace: float = DEFAULT_GRACE,
     sandbox: Policy | None = None,
 ) -> AsyncIterator[LineProcess]:
-    """Start `argv` and keep it running; leaving the block ends everything it started.
+    """Start `argv` and keep it running. Leaving the block ends everything that `argv` started.
 
     Because this is an async generator, an event loop that shuts down ends a child that was not closed.
     """
@@ -267,7 +267,7 @@ class LineProcess:
         return not self.child.has_exited and not self._lines.at_eof()
 
     async def read(self) -> bytes | None:
-        """Return the next line, or None at the end of the output. Raises AgentError for an overlong line."""
+        """Return the next line, or None at the end of the output. Raise AgentError for an overlong line."""
         line = bytearray()
         while len(line) <= self._max_line:
             try:
@@ -283,7 +283,7 @@ class LineProcess:
         )
 
     async def write(self, line: bytes) -> None:
-        """Write a line as fast as the child reads. Raises OSError if the child no longer reads."""
+        """Write a line as fast as the child reads. Raise OSError if the child no longer reads."""
         self._stdin.write(line)
         await self._stdin.drain()
 
@@ -322,7 +322,7 @@ class _Child:
         self._sandbox = sandbox
         self._report: int | None = None
         self._own = ExitStack()
-        """Closes what belongs to this child alone: its temporary folder and the report pipe."""
+        """A stack that closes what belongs to this child alone: its temporary folder and the report pipe."""
         fds: tuple[int, ...] = ()
         if sandbox is not None:
             tmp = self._own.enter_context(scratch.folder("rolecall-tmp-"))
@@ -387,7 +387,7 @@ class _Child:
 
     @property
     def has_exited(self) -> bool:
-        """Whether the child has exited, according to the system, because the event loop may not know yet."""
+        """Whether the child has exited. The operating system is asked, because the event loop might not know yet."""
         if self.exited.is_set() or not hasattr(os, "waitid"):
             return self.exited.is_set()
         try:
@@ -475,7 +475,7 @@ class _Child:
 async def end_leftovers(
     run: str, leader: int | None = None, *, grace: float = DEFAULT_GRACE
 ) -> tuple[int, ...]:
-    """End the remaining processes of a run and of its leader's group; return those that could not be ended."""
+    """End the remaining processes of a run and of its leader's group. Return the processes that could not be ended."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
     pause = 0.005

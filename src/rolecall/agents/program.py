@@ -168,7 +168,7 @@ class Reader:
         return self.answer("api_failure" if ratelimit.names_limit(error) else "failed", error, **more)
 
     def is_lost(self, printed: str) -> bool:
-        """Whether the program says that it does not know the session."""
+        """Return whether the program says that it does not know the session."""
         return bool(self.context.session) and any(words in printed for words in self.no_session)
 
     def no_answer(self, exit: Exit) -> Reply:

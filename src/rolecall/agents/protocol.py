@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # most roles have no sandbox
 
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
 ANSWERED: tuple[Ending, ...] = ("completed", "refused", "limit")
-"""The endings that `ask` returns; it raises all others."""
+"""The endings that `ask` returns; it raises all other endings."""
 
 DEFAULT_TIMEOUT = 3600.0
 """The maximum number of seconds for one answer, if the adapter sets no other timeout."""
@@ -95,7 +95,7 @@ class PastStep(Protocol):
     def body(self) -> str: ...
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # which saves a millisecond of every start
+@dataclass(frozen=True, eq=False, repr=False)  # this saves a millisecond at every start
 class Context:
     """Everything an adapter knows except the prompt."""
 
@@ -133,8 +133,8 @@ class Context:
 
     @property
     def is_confined(self) -> bool:
-        """Whether the kernel limits what the agent's processes may write and execute, so that the agent need not
-        enforce it itself."""
+        """Whether the kernel limits what the agent's processes can write and execute, so that the agent need not
+        enforce these limits itself."""
         return self.sandbox is not None and self.sandbox.layers.can_restrict_files
 
 
@@ -218,7 +218,7 @@ class Reply:
     hint: str = ""
     """Advice about an ending without an answer."""
     is_session_lost: bool = False
-    """Whether the agent does not know the session, so that a new one may help."""
+    """Whether the agent does not know the session, so that a new session could help."""
 
 
 class Agent(Protocol):

@@ -213,9 +213,7 @@ class Proxy:
 
         async def send() -> None:
             async for piece in body:
-                with suppress(
-                    OSError
-                ):  # a server can answer and close the connection before it has read everything
+                with suppress(OSError):  # a server can answer and close before it has read everything
                     outgoing.write(piece)
                     await outgoing.drain()
             while await reader.read(_PIECE):  # until the client closes the connection

@@ -63,7 +63,7 @@ class Limit(NamedTuple):
 
 
 def names_limit(error: str) -> bool:
-    """Whether an error message reports a limit."""
+    """Return whether an error message reports a limit."""
     return re.search(_LIMIT, error[-_READ:], re.IGNORECASE) is not None
 
 

@@ -136,7 +136,7 @@ class Needs(NamedTuple):
     execute: tuple[str, ...] = ()
     """Programs that the program itself starts, for a role that is not allowed to run commands."""
     env: tuple[str, ...] = ()
-    """Environment variables to pass although their names look secret; a name can end with `*`."""
+    """Environment variables to pass even if their names look secret; a name can end with `*`."""
     hosts: tuple[str, ...] = ()
     """The model's endpoints, as host:port, for a role whose network is restricted."""
     endpoints: tuple[ProxiedEndpoint, ...] = ()

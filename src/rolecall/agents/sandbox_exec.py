@@ -497,9 +497,7 @@ def prepare(words: Arguments) -> "NoReturn":
             problems.append(f"the network cannot be blocked without namespaces{why}")
             words.forward = None
     limit(words, report, problems)
-    posix.chdir(
-        words.folder
-    )  # enter the folder again, because another file system could be mounted there now
+    posix.chdir(words.folder)  # again, because another file system could be mounted there now
     drop_privileges()
     version = landlock_version(words)
     if not has_mounts:
@@ -522,9 +520,8 @@ def prepare(words: Arguments) -> "NoReturn":
     refused = problems and "best-effort" not in words.flags
     listener = listen(words)
     if outer is not None:
-        c(
-            "prctl", 4, 0, 0, 0, 0
-        )  # forbid tracing; otherwise, the program could make this process leave the group
+        # A program that traced this process could make it leave the group.
+        c("prctl", 4, 0, 0, 0, 0)
     tell(words, [*report, *(f"{'refused' if refused else 'missing'}: {problem}" for problem in problems)])
     if refused:
         posix._exit(126)
@@ -579,7 +576,7 @@ def fork_first(words: Arguments) -> int | None:
     continues without them and returns None."""
     inner, outer = posix.pipe()
     arguments = pack(NEW_PIDS, 0, 0, 0, _signal.SIGCHLD, 0, 0, 0)
-    # A signal to end the program could arrive before the outer process ignores it, which would end them all.
+    # A signal to end the program could arrive before the outer process ignores signals, and would end all processes.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
     # clone3 instead of `unshare` and a fork, because after `unshare` this process could not fork again.
     child = c("syscall", 435, arguments, len(arguments))

@@ -239,7 +239,7 @@ def _shorten_argument(value: Any) -> Any:
 
 
 def _is_shallow(value: Any, depth: int = 0) -> bool:
-    """Whether a value is nested no deeper than any sensible result."""
+    """Return whether a value is nested no deeper than any sensible result."""
     if depth >= _DEEPEST:
         return False
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()

@@ -26,8 +26,8 @@ def hook(path: str, host: str, event: str, line: str, *more: JsonObject, **field
 
 
 def read_commands(hooks: Iterable[Items]) -> dict[str, tuple[str, ...]]:
-    """Return the commands of our installed hooks by event, as the file currently has them. The command is empty for an
-    event without a hook of ours."""
+    """Return the commands of our installed hooks, by event, as they currently are in the file. The command is empty for
+    an event without a hook of ours."""
     found = {}
     for hook in hooks:
         there = read_value(hook.path, hook.keys)

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 
 class HostCaller(NamedTuple):
-    """Who acts: an agent that was started, or Lead."""
+    """The actor in an event: an agent that was started, or Lead."""
 
     agent: str = ""
     """The agent's id in the catalogue, or the host's name for this kind of agent; empty for Lead."""

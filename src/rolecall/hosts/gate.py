@@ -62,9 +62,7 @@ def pre_tool_use(project: str, event: PreToolUse, kit: Kit, _now: str) -> HostAn
         return HostAnswer()
     folder = _Project(os.path.realpath(project))
     edited: list[Places] = []
-    if not _server_tool(
-        call.tool
-    ):  # otherwise, the file that the tool names is an artifact, not a project file
+    if not _server_tool(call.tool):  # a tool of our server names an artifact, not a project file
         edited = [found for path in call.writes[:_MOST_PATHS] if (found := folder.resolve(path))]
     for places in edited:
         if folder.is_state(places):

@@ -40,7 +40,7 @@ def forget(project: str, thread: str) -> bool:
 
 
 def list_noted(project: str) -> list[str]:
-    """Return the threads that were handed over and of whose end the model has not been told."""
+    """Return the handed-over threads whose end has not been reported to the model."""
     with suppress(OSError):
         return sorted(os.listdir(project_paths.ours(project, _FOLDER)))[:_MOST]
     return []

@@ -101,9 +101,7 @@ def _decide(aimed: Iterator[float], project: str, action: InlineAction, kit: Kit
     issue: ToolReply | None = None
     if named := _ISSUE.match(text):
         issue, text = issues.get(int(named[1] or named[2])), text[named.end() :].strip()
-    elif (
-        text and not text.isdecimal()
-    ):  # a number alone is an issue without a decision, or one of the options
+    elif text and not text.isdecimal():  # a number alone is an issue without a decision, or an option
         issue = issues.get(next(aimed, 0))
     if text and any(one.get("decision") == text for one in state.plan["issues"] if issue in (None, one)):
         return f"The user's decision is on record: {_quote(text)}"  # the same event has arrived before

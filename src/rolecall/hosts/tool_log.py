@@ -31,9 +31,7 @@ _MOST_TOUCHED = 1_000
 def append(project: str, entry: JsonObject) -> None:
     if _append(project, FILE, _line(entry)) >= LARGEST:
         path = project_paths.of_harness(project, FILE)
-        with state_file.hold_lock(
-            project
-        ):  # if two processes notice the size, only the first renames the log
+        with state_file.hold_lock(project):  # of two processes, only the first renames the log
             if os.path.exists(path) and os.path.getsize(path) >= LARGEST:
                 os.replace(path, project_paths.of_harness(project, OLD_FILE))
 

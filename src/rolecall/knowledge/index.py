@@ -280,10 +280,7 @@ def _translate_errors(path: str) -> Iterator[None]:
         raise StorageError(f"{path}: {error}", hint="Is there space, and may the file be written?") from error
     except (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError):
         raise  # this is a bug, not damage to the file
-    except (
-        sqlite3.DatabaseError,
-        UnicodeDecodeError,
-    ) as error:  # the decoding error comes from SQLite's own message
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # or SQLite's own message cannot be decoded
         raise Damaged(f"{path} is damaged: {error}", hint=REBUILD) from error
 
 
@@ -422,14 +419,10 @@ def writing(path: str) -> Iterator[Writer]:
             if _has_tables(db):
                 _check_format(db, path)  # before changing another program's file
             sqlite.use_wal(db, patience=_WAIT)
-            db.execute(
-                "PRAGMA synchronous=NORMAL"
-            )  # a lost sync is repeated, and a partly written one is impossible
+            db.execute("PRAGMA synchronous=NORMAL")  # a lost sync is repeated; a torn one is impossible
             db.execute("PRAGMA secure_delete=ON")  # text deleted from the files must not remain in the index
             db.execute("BEGIN IMMEDIATE")
-            if not _has_tables(
-                db
-            ):  # create the tables in the same transaction, so that a failed sync leaves none
+            if not _has_tables(db):  # in the same transaction, so that a failed sync leaves no tables
                 db.execute(f"PRAGMA application_id={_OURS}")
                 db.execute(f"PRAGMA user_version={FORMAT}")
                 for statement in _SCHEMA.strip().removesuffix(";").split(";\n"):

@@ -156,9 +156,7 @@ class Searcher:
 
     def _reopen(self, root: str, settings: KnowledgeSettings) -> OpenIndex:
         embedder = _load_model(settings.embedding)
-        if (
-            settings.embedding.provider != EMBEDDED
-        ):  # computing an embedded vector is faster than a cache lookup
+        if settings.embedding.provider != EMBEDDED:  # the embedded model is faster than a cache lookup
             embedder = CachedModel(embedder, place.cache_folder(config.home()), self._tell)
         self._close(root)
         self._open[root] = OpenIndex(root, settings, IndexReader(place.index_of(root)), embedder)

@@ -212,9 +212,7 @@ def _find_by_words(
     }
     pairs = _rarest(both, most, least=1)[: search.MOST_PAIRS]
     sides = reader.by_words(search.any_pair_of(pairs), limit=_QUOTES, files=chosen) if pairs else {}
-    whole = (
-        terms(asked.name)[:1] if "-" not in asked.name else []
-    )  # names with dashes are indexed as several words
+    whole = terms(asked.name)[:1] if "-" not in asked.name else []  # names with dashes are several words
     named = reader.by_words(search.any_of(whole), limit=_DEFINITIONS, files=chosen) if whole else {}
     return found, reader.load({*sides, *named})
 

@@ -1,4 +1,4 @@
-"""Calls tools from outside: by name, with unchecked arguments, for callers that can be restricted.
+"""Calls tools from outside: by name, with unchecked arguments, for callers that might be restricted.
 
 The table describes every tool and its parameters; the doors generate their help and schemas from the table. Argument
 types are checked here, with the contract's error messages where it defines any; `tools` does the rest.

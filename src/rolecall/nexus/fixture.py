@@ -247,7 +247,7 @@ class _Expectations(Form[Fields]):
 
 
 class _Files(MapOf[object]):
-    """Files by their paths, which may contain tokens."""
+    """Files by their paths, which can contain tokens."""
 
     def read(self, value: Any, at: At) -> dict[str, object] | Unreadable:
         for path in value if isinstance(value, dict) else ():

@@ -84,10 +84,7 @@ def observe(project: Folder, path: str, agent: str, at: str) -> bool:
     try:
         is_note = os.path.realpath(folder) == os.path.realpath(note.folder(project, "memory"))
         is_note = is_note and note.find(project, "memory", file).name == file
-    except (
-        RolecallError,
-        ValueError,
-    ):  # the note was removed, is a link, or the path is invalid, so no note was read
+    except (RolecallError, ValueError):  # a missing note, a link or an invalid path: no note was read
         return False
     if not is_note or not os.path.lexists(os.path.join(project_paths.nexus(project), ".gitignore")):
         return False

@@ -176,7 +176,7 @@ def remember(path: str, stamp: state_file.Stamp | None, value: Any, lines: Seque
     """Keep the value of a large file for the next call."""
     global _known
     others = [each for each in _known.items() if each[0] != path][1 - _MOST_KNOWN :]
-    # Replace the dictionary instead of changing it, because other threads may be reading it.
+    # Replace the dictionary instead of changing it, because other threads could be reading it.
     _known = dict([*others, (path, _Known(stamp, value, lines))] if stamp else others)
 
 

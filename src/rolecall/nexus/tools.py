@@ -237,9 +237,7 @@ def task_add(
         file = state.load_tasks(project) or state.TaskFile(goal="", decisions=[], tasks=[])
         task.id = _next_id(file.tasks)
         topic = ""
-        with suppress(
-            Damaged
-        ):  # the default goal of the tasks is the topic of their plan, if the plan can be read
+        with suppress(Damaged):  # the default goal is the plan's topic, if the plan can be read
             plan = None if goal or file.goal else state.load_plan(project)
             topic = plan.topic if plan else ""
         longer = state.replace(

@@ -83,7 +83,7 @@ def record_end(
 
 
 def _new_entry(agent_name: str, agent_id: str, at: str) -> Entry:
-    # Hosts also use names such as `Explore`, which the contract's shape does not allow.
+    # Hosts also use names such as `Explore`, which the contract's form does not allow.
     letters = [letter if letter.isascii() and letter.isalnum() else " " for letter in agent_name.lower()]
     name = "-".join("".join(letters).split()).lstrip("-0123456789")
     named = {"agent_name": name} if name else {}

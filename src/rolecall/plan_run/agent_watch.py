@@ -57,9 +57,7 @@ class AgentWatch:
             if thread is None:
                 continue
             steps += [(ident, step) for step in thread.steps if not step.role.startswith("$")]
-            if (
-                not thread.has_ended
-            ):  # an unfinished thread keeps the sessions in which its roles should start
+            if not thread.has_ended:  # it keeps the sessions in which its roles should start
                 lent += [(told.get("step", ""), ident) for told in thread.state.sessions.values()]
         for ident, step in sorted(steps, key=lambda one: one[1].payload["completed_at"]):
             self.past.add(ident, step)

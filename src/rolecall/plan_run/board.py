@@ -206,7 +206,7 @@ class TaskBoard:
             return None
         if status == "running":
             return LeftTask(ELSEWHERE, f"is being run by {describe(thread.state.lease)}")
-        # If an agent gave no answer, another attempt may be enough; every other problem needs a person.
+        # If an agent gave no answer, another attempt might be enough; every other problem needs a person.
         if status == "suspended" and thread.state.onward != RESUME:
             return LeftTask(WAITING, "waits for a person")
         return self._want(task, is_begun=True)

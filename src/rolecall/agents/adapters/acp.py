@@ -40,7 +40,7 @@ class Acp:
     timeout: float | None = DEFAULT_TIMEOUT
     """The maximum number of seconds for one call; None for no limit."""
     mcp: tuple[McpServer, ...] = ()
-    """Tool servers for the agent, by name: {command, args, env}."""
+    """The tool servers for the agent, by name: {command, args, env}."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables added for the agent."""
     is_asking: bool = False
@@ -48,11 +48,11 @@ class Acp:
     Rolecall cannot verify the declaration."""
 
     can_resume: ClassVar[bool] = True
-    """Always true, because only a running agent shows whether it can resume; an agent that cannot reports the session
-    as lost."""
+    """Whether the agent can resume a session. Always true, because only a running agent shows whether it can; an agent
+    that cannot reports the session as lost."""
     can_fork: ClassVar[bool] = False
     deniable: ClassVar[frozenset[str]] = frozenset()
-    """The classes of actions that can be denied; empty for an unknown command, while an agent with a preset has its own
+    """The classes of actions that can be denied: none for an unknown command; an agent with a preset has its own
     set."""
     install: ClassVar[str] = ""
     runs_in_sandbox: ClassVar[bool] = True

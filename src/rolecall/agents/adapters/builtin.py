@@ -37,7 +37,7 @@ class Builtin(ModelOptions):
     can_resume: ClassVar[bool] = True
     can_fork: ClassVar[bool] = True
     deniable: ClassVar[frozenset[str]] = frozenset(capabilities.CLASSES)
-    """All classes of actions can be denied, because a denied tool is not offered to the model."""
+    """The classes of actions that can be denied: all of them, because a denied tool is not offered to the model."""
 
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The model with its open connections, and the event loop to which they belong."""

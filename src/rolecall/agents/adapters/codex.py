@@ -132,9 +132,7 @@ class CodexReader(Reader):
             self.transcript.uses(self.usage() or Usage())
         elif kind == "turn.failed":
             self._failure = event.part("error").text("message") or "the turn failed"
-        elif (
-            kind == "error"
-        ):  # most errors lead to a retry; the error that ends the turn is repeated in turn.failed
+        elif kind == "error":  # most are retries; turn.failed repeats the error that ends a turn
             self._complaint = event.text("message")
 
     def _read_item(self, item: Json, *, is_done: bool) -> None:

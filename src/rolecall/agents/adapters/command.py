@@ -41,7 +41,8 @@ class Command:
     """Environment variables added for the program."""
 
     deniable: ClassVar[frozenset[str]] = frozenset()
-    """Empty, because the adapter cannot restrict an arbitrary program. In a sandbox, the kernel can."""
+    """The classes of actions that can be denied: none, because the adapter cannot restrict an arbitrary program. In a
+    sandbox, the kernel can restrict the program."""
     runs_in_sandbox: ClassVar[bool] = True
 
     @property

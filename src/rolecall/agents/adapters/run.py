@@ -31,7 +31,8 @@ class CheckedCommand(Command):
     """An agent that runs a program and answers with the exit code."""
 
     effects: ClassVar[str] = OUTSIDE
-    """The result of a command is evidence, which is never reused: the command runs each time."""
+    """The mark that a command has outside effects. Its result is evidence, which is never reused: the command runs each
+    time."""
 
     @property
     def program(self) -> str:

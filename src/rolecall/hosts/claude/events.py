@@ -17,9 +17,7 @@ from rolecall.store.lazy import Module
 if TYPE_CHECKING:
     from rolecall.hosts import tool_shape
 else:
-    tool_shape = Module(
-        "rolecall.hosts.tool_shape"
-    )  # most tools are known, so their effects need not be guessed
+    tool_shape = Module("rolecall.hosts.tool_shape")  # only unknown tools need it
 
 HAS_SKILL_COMMANDS = True
 """Whether the host shows the model a skill's body when a user types `/nx-plan`; it does, because skills are installed
