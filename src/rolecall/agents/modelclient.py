@@ -51,7 +51,8 @@ _SILENT_SECONDS = 600.0
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _LONGEST_WAIT = 60.0
-"""The longest requested wait, in seconds, before a retry; for a longer wait, the thread waits without a process."""
+"""The longest wait before a retry, in seconds, that an endpoint can request; for a longer wait, the thread waits
+without a process."""
 _TRANSIENT = (408, 409, 425, 429)
 _EXCERPT = 500
 _ADVICE = {

@@ -17,7 +17,7 @@ LONGEST_DAYS = 40
 _READ = 1_500
 """The number of characters read at the end of a text: an agent stops at its limit, so the report comes last."""
 _JUST_PAST = timedelta(minutes=30)
-"""How far in the past a time of day without a date can be and still mean today rather than tomorrow."""
+"""The maximum age at which a time of day without a date still means today rather than tomorrow."""
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 # Strings rather than compiled patterns, so that importing this module compiles nothing. Every search takes time linear

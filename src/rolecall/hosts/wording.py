@@ -30,7 +30,8 @@ class Wording(NamedTuple):
     register: str = ""
     """The sentence that shows progress; empty if the host cannot show progress."""
     question: str = ""
-    """The sentence before a question, which is written out as text as for a host without a question tool."""
+    """The sentence before a question. The question itself is written out as text, as for a host without a question
+    tool."""
     agents: Mapping[str, str] = {}
     """The host's own agents that play certain roles, by role."""
     has_hyphens: bool = True

@@ -34,8 +34,8 @@ _OF_FILES = 20
 gather more."""
 _READINGS, _READINGS_PER_PASSAGE = 15_000, 0.4
 """The number of word occurrences to look at: a fixed number, or a number for each passage in the index, whichever is
-larger. Beyond it, the commonest words of a question are left out, because they distinguish passages the least and take
-the longest."""
+larger. Beyond that number, the commonest words of a question are left out, because they distinguish passages the least
+and take the longest."""
 
 
 @dataclass(frozen=True)

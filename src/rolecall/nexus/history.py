@@ -1,9 +1,9 @@
 """The history of closed cycles: cycles are added and searched, never changed or dropped.
 
-Archiving involves several files: the cycle is added to the history first, then the plan and the tasks are removed. A
-note written before that says which cycle is about to be added, and from which bytes. If a writer is killed, the next
-process that takes the lock finishes the work: if the cycle is in the history, the files from which it was made are
-removed.
+Archiving involves several files: the cycle is added to the history first, then the plan and the tasks are removed.
+Before the first change, a note is written that says which cycle is about to be added, and from which bytes. If a writer
+is killed, the next process that takes the lock finishes the work: if the cycle is in the history, the files from which
+it was made are removed.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ class Thresholds(NamedTuple):
     signals: int = 3
     """The number of signals that must hold at the same time before a note is deleted automatically."""
     overlap: int = round(100 * similarity.OVERLAP)
-    """The percentage of shared words from which two notes count as being on the same subject."""
+    """The minimum percentage of shared words at which two notes count as being on the same subject."""
     superseded: int = round(100 * similarity.CONTAINED)
-    """The percentage of a note's words found in another note from which the note adds little of its own."""
+    """The minimum percentage of a note's words found in another note at which the note adds little of its own."""
 
 
 THRESHOLDS = Thresholds()

@@ -1,6 +1,6 @@
 """A log of who read which memory note, when, and how often: `state/rolecall/memory-access.jsonl`, one line per note.
 
-Both kinds of reads of a note's content count: `memory read`, and reads by agents that a hook reports. The log is
+Two kinds of reads count: `memory read`, and an agent's reads of a note's content that a hook reports. The log is
 rewritten as a whole under the project's lock, so that no count is lost when two readers write at the same time.
 """
 

@@ -133,7 +133,8 @@ def _paths(text: str) -> list[str]:
 
 
 def _find_gone(project: Folder, texts: Iterable[str]) -> set[str]:
-    """Return the named paths that git once had and that no longer exist. One git command finds those of all notes."""
+    """Return the named paths that git once had and that no longer exist. One git command searches for the paths of all
+    notes."""
     folder = os.path.abspath(project)
     named = dict.fromkeys(path for text in texts for path in _paths(text))
     missing = [path for path in named if not os.path.lexists(os.path.join(folder, path))][:_MOST_PATHS]

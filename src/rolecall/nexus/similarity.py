@@ -16,10 +16,10 @@ from typing import NamedTuple
 from rolecall.knowledge.words import split_unspaced, stem
 
 OVERLAP = 0.35
-"""The score from which two notes are on the same subject. Notes on different subjects in one project stay below
-0.25."""
+"""The minimum score at which two notes count as being on the same subject. Notes on different subjects in one project
+stay below 0.25."""
 CONTAINED = 0.7
-"""The share from which a note adds little to another note."""
+"""The minimum share at which a note adds little to another note."""
 
 _NAME_WEIGHT = 2.0
 _WORD = re.compile(r"[^\W_]+")
@@ -85,8 +85,8 @@ def containment(one: Profile, other: Profile) -> Likeness:
 
 
 def near(profiles: Mapping[str, Profile], share: float = CONTAINED) -> dict[str, list[str]]:
-    """Return, for each note, the notes that share enough word pairs with it that they could contain it. Comparing all
-    pairs of notes would take a minute for a thousand notes."""
+    """For each note, return the other notes that share enough word pairs with it to contain most of it. Comparing all
+    pairs of notes in full would take a minute for a thousand notes."""
     having: dict[str, list[str]] = {}
     for name, each in profiles.items():
         for pair in each.pairs:

@@ -31,8 +31,8 @@ Stamp: TypeAlias = "tuple[int, ...]"
 
 _LOCK, _DRAFT = "lock", "draft"
 _LARGE = 100_000
-"""The size in bytes from which not reading a file again saves time. A smaller file could be written twice within one
-tick of the clock; writing a larger file takes longer than a tick."""
+"""The minimum size in bytes of a file that is not read again while its stamp is unchanged. A smaller file could be
+written twice within one tick of the clock; writing a larger file takes longer than a tick."""
 _FIRST_NAP, _LONGEST_NAP = 0.001, 0.02
 
 is_taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("is_taken_back", default=None)

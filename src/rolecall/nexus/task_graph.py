@@ -13,7 +13,7 @@ from rolecall.errors import UsageError
 from rolecall.nexus.overview import Task, progress_of, ready_ids
 
 _SCREEN = 50
-"""The number of tasks above which completed waves are left out."""
+"""The maximum number of tasks for which completed waves are shown in full."""
 _MOST_RUNS = 8
 
 

@@ -110,7 +110,7 @@ _FUNCTIONS = _kinds("arrow_function function_expression function generator_funct
 _LEADING = _kinds("decorated_definition template_declaration export_statement type_definition")
 """Wrappers of a single definition; the definition starts where its wrapper starts."""
 _SMALL = 12
-"""The number of tokens up to which a part is joined to the next section."""
+"""The maximum number of tokens in a part that is joined to the next section."""
 _PATIENCE = 3.0
 """The CPU time for one file, in seconds. Code takes less than one second; other texts can take the parser much
 longer."""

@@ -23,7 +23,7 @@ _Mark = tuple[int, tuple[str, ...]]
 """The start of a section: its first line and its trail."""
 
 _LARGE = 120
-"""The number of tokens from which the text of a key is divided at the keys below it."""
+"""The minimum number of tokens at which the text of a key is divided at the keys below it."""
 _KEY = re.compile(r"""( *)(?:- +)?("[^"]+"|'[^']+'|[^\s#'"{}\[\]&*!|>%@`,-][^#:]*?)\s*:(?:\s|$)""")
 _BLOCK = re.compile(r":\s*(?:[&!][^\s]+\s+)*[|>][-+0-9]*\s*(?:#.*)?$")
 _TABLE = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
