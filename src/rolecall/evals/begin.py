@@ -169,7 +169,7 @@ def find_tasks(
 
 def read_recorded(store: Store, recorded: Recorded) -> list[tuple[EvalTask, Snapshot | None]]:
     """Return the newest recorded threads as tasks, with their prompts and first files. A thread that is to be forked
-    continues from just before the last step of a role, with the files as they were before that step."""
+    continues from just before the first step of a role, with the files as they were before that step."""
     found = list[tuple[EvalTask, Snapshot | None]]()
     named = [thread.find(store, ident) for ident in recorded.threads]
     for ref in named or tryout.read_recorded(store, recorded.workflow, since=recorded.since):

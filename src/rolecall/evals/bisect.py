@@ -95,7 +95,7 @@ class Bisected(NamedTuple):
     """The differences between these two versions."""
     diff: str = ""
     drift: tuple[str, ...] = ()
-    """Agents and programs that have changed since recorded runs in which tasks passed that fail now."""
+    """The agents and programs that have changed since the recorded runs in which the tasks that fail now passed."""
 
     @property
     def asked(self) -> int:

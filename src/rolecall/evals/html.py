@@ -439,8 +439,8 @@ class Point(NamedTuple):
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: int | None = None) -> str:
-    """Return an HTML table. The columns from the index `numbers` on contain numbers; if it is None, all columns contain
-    text."""
+    """Return an HTML table. The columns from the index `numbers` on contain numbers; if `numbers` is None, all columns
+    contain text."""
 
     def kind(index: int) -> str:
         return ' class="number"' if numbers is not None and index >= numbers else ""

@@ -35,7 +35,7 @@ def estimate_error(wrong: int, answers: int) -> float:
 @dataclass(frozen=True)
 class Search:
     """The search for the first bad version among `versions` versions, numbered from 0 in their order. All versions
-    before it are good; it and all later versions are bad.
+    before the first bad one are good, and all versions after it are bad.
 
     The method is probabilistic bisection. It keeps, for each version, the probability that this version is the first
     bad one, asks about the version that splits these probabilities in half, and weighs the answer by how often the

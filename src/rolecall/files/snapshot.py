@@ -73,8 +73,8 @@ class StepTree(NamedTuple):
 
 
 def load_tree(stored: Mapping[str, Any] | None) -> StepTree | None:
-    """Return the files of a step. Raise Damaged if the stored ids are not ids, because they might come from a bundle
-    and are passed to git."""
+    """Return the files of a step. Raise Damaged if a stored id does not have the form of an id, because the ids might
+    come from a bundle and are passed to git."""
     if not stored:
         return None
     head, commits = stored.get("head", ""), tuple(stored.get("commits", ()))

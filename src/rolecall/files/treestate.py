@@ -1,4 +1,4 @@
-"""Detects changes in a work folder between two points in time, to check that a read-only role did not write.
+"""Detect changes in a work folder between two points in time, to check that a read-only role did not write.
 
 Where snapshots of the folder are taken, they show most changes. `take_rest` adds HEAD and the files that snapshots
 leave out, including those in nested repositories. In this case, ignored files and empty folders do not count.

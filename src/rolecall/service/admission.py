@@ -172,8 +172,8 @@ def _find_discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Co
     for workflow, waiting in by_workflow.items():
         rule = policy.of(workflow)
         if rule.overflow == "drop":
-            # Keep as many threads as the workflow has free slots: what stops them is the service's limit, a rate or the
-            # daily budget.
+            # Keep as many threads as the workflow has free slots, because only the service's limit, a rate or the daily
+            # budget makes these threads wait.
             free = max(0, rule.concurrency - admitted[workflow])
             why = f"{workflow} was busy (concurrency {rule.concurrency}, overflow drop)"
             discard |= {one.thread: why for one in waiting[free:]}

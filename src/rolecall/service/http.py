@@ -79,8 +79,8 @@ def serve(
 
 
 def read_token(options: Namespace) -> str | None:
-    """Return the token that callers need, from the environment variable that the options name. Outside loopback it must
-    be long."""
+    """Return the token that callers need, from the environment variable that the options name. Outside loopback, the
+    token must be long."""
     host, token = LOOPBACK if options.host is None else options.host, None
     if options.token_env is not None:
         token = config.environment().get(options.token_env, "").strip()

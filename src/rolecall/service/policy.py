@@ -38,7 +38,7 @@ class WorkflowPolicy:
     overflow: Overflow = "queue"
     """What happens to further threads: they wait in the queue or are discarded."""
     max_queue: int | None = None
-    """How many threads may wait, or None for no limit. If more would wait, the oldest of the lowest priority is
+    """How many threads may wait, or None for no limit. If more would wait, the oldest thread of the lowest priority is
     discarded."""
     priority: int = 0
     """The priority of the workflow's threads, unless a thread is given its own."""

@@ -17,7 +17,8 @@ from rolecall.store.store import Store
 from rolecall.threads.state import read_note, read_thread
 
 Finding = Literal["ready", "held", "gone"]
-""""ready": the thread can take its next step. "held": a living process has it. "gone": it no longer needs its slot."""
+"""`ready`: the thread can take its next step. `held`: a living process runs the thread. `gone`: the thread no longer
+needs its slot."""
 
 
 async def take_up(store: Store, slot: Slot) -> Finding:

@@ -22,7 +22,8 @@ SHELL = ("shell_command_exec", "subprocess_spawn", "interactive_shell_session")
 TASK_CREATION = ("nexus_task_creation",)
 TASK_UPDATE = ("nexus_task_state_transition", "nexus_task_metadata_modification")
 SHELL_WRITES = ("shell_file_write",)
-"""Changing the work folder through a shell. If no sandbox can deny these writes, the shell itself is denied."""
+"""The class of writes to the work folder through a shell. If no sandbox can deny these writes, the shell itself is
+denied."""
 
 RESTRICTIONS: Mapping[str, tuple[str, ...]] = {
     "no_file_edit": FILES,

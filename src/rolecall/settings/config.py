@@ -145,8 +145,8 @@ def is_host_key(path: str) -> bool:
 
 
 def session_folder(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the folder in which Claude Code was started, which it passes to hooks, or an empty string if Claude Code
-    did not start this process."""
+    """Return the folder in which Claude Code was started, as Claude Code passes it to hooks, or an empty string if
+    Claude Code did not start this process."""
     return environ.get("CLAUDE_PROJECT_DIR", "")
 
 

@@ -50,7 +50,7 @@ def model_endpoint(settings: Settings, environment: Mapping[str, str], model: st
     """Return the endpoint of a model.
 
     `model` is an alias from `models`, or `PROVIDER/NAME`; None means the default model. A configured provider overrides
-    the built-in one of the same name. It uses its own key, or none.
+    the built-in one of the same name. The configured provider uses its own key, or none.
     """
     named = str(model or settings.get("defaultModel") or "")
     if not named:

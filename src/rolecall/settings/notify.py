@@ -1,6 +1,6 @@
 """Notifications for people, as configured in the section `notify`.
 
-The process that commits a change then starts `cli/notify.py` as a separate program and does not wait for it. So a
+After committing a change, a process starts `cli/notify.py` as a separate program, and does not wait for it. So a
 notification never delays a step or makes it fail. Each notification is sent at most once: it is lost if the process
 dies right after the commit. This module is imported when a thread ends or is suspended.
 """

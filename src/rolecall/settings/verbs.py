@@ -1,6 +1,6 @@
 """Every command of the command line, with the actions in it that a role can be denied.
 
-The command line checks a command before running it; the hooks' gate checks commands in shell commands.
+The command line checks a command before running it; the hooks' gate checks the Rolecall commands inside shell commands.
 """
 
 from __future__ import annotations

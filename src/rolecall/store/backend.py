@@ -123,8 +123,9 @@ class Change(NamedTuple):
     types: Sequence[str] = ()
     """Ids that must be stored at commit time: the types of the new nodes, except types that are new themselves."""
     bumps: Sequence[str] = ()
-    """Names of refs whose version is increased, whatever it is, without a change of target and state. A ref that does
-    not exist is skipped. Two changes never conflict over a bump, and anyone who compares versions notices it."""
+    """Names of refs whose version is increased, whatever the version is, without a change of target and state. A ref
+    that does not exist is skipped. Two changes never conflict over a bump, and anyone who compares versions notices
+    it."""
     facts: Sequence[Fact] = ()
     """States for refs without a target. Two changes never conflict over a fact; the later one wins."""
 

@@ -6,8 +6,8 @@ import time
 
 
 def steady_ms() -> int:
-    """Return the milliseconds of a monotonic clock, the same for all processes on this host. They include time spent
-    asleep if the system counts it."""
+    """Return the milliseconds of a monotonic clock, the same for all processes on this host. Time spent asleep is
+    included if the system counts it."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1_000_000
 

@@ -61,8 +61,8 @@ TIMEOUTS: Mapping[str, int] = {
 }
 """Limits that detect a broken connection within seconds; TCP alone takes about a quarter of an hour."""
 ABANDONED = 5
-"""Seconds after which the server rolls back an idle transaction. A machine cut off in the middle of one would otherwise
-hold locks that all the others wait for."""
+"""Seconds after which the server rolls back an idle transaction. Otherwise, a machine that is cut off in the middle of
+a transaction would hold locks for which all the others wait."""
 
 
 def with_timeouts(url: str) -> str:

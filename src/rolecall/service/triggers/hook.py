@@ -1,8 +1,8 @@
 """Receive signals as requests: POST /hooks/<workflow>/<trigger>, from callers who know the trigger's secret.
 
-A small server on loopback, unless the project sets another host. h11 parses HTTP. The size of the head and of the body,
-the time that a request takes to arrive, and the number of connections are limited. A connection serves one request. The
-secret is checked before the request's content is used.
+The server is small, and listens on loopback unless the project sets another host. h11 parses HTTP. The size of the head
+and of the body, the time that a request takes to arrive, and the number of connections are limited. A connection serves
+one request. The secret is checked before the request's content is used.
 """
 
 from __future__ import annotations

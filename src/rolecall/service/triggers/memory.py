@@ -87,8 +87,8 @@ def is_new(ref: Ref | None, memory: TriggerMemory) -> bool:
 
 
 def save(store: Store, project: str, trigger: Trigger, ref: Ref | None, memory: TriggerMemory) -> Ref:
-    """Save the memory. It survives the end of the process, but perhaps not a power failure, after which work is
-    repeated."""
+    """Save the memory. It survives the end of the process, but might not survive a power failure, after which some work
+    is repeated."""
     return store.move(ref_name(project, trigger), ref, state=to_state(memory), durable=False)
 
 

@@ -77,8 +77,8 @@ class WatchedCommand:
     argv: tuple[str, ...]
     timeout: float = 60.0
     sandbox: Sandbox | None = None
-    """What the command can access. With None, it can write to the project's folder and sees no secrets, where that can
-    be enforced."""
+    """What the command can access. With None, the command can write to the project's folder and sees no secrets, where
+    that can be enforced."""
     names: ClassVar[tuple[str, ...] | None] = ("output", "scheduled")
 
     def __str__(self) -> str:
