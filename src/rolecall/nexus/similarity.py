@@ -85,8 +85,8 @@ def containment(one: Profile, other: Profile) -> Likeness:
 
 
 def near(profiles: Mapping[str, Profile], share: float = CONTAINED) -> dict[str, list[str]]:
-    """For each note, return the other notes that share enough word pairs with it to contain most of it. Comparing all
-    pairs of notes in full would take a minute for a thousand notes."""
+    """For each note, return the other notes that share enough word pairs with it that they could contain most of it.
+    Comparing all pairs of notes in full would take a minute for a thousand notes."""
     having: dict[str, list[str]] = {}
     for name, each in profiles.items():
         for pair in each.pairs:
