@@ -38,6 +38,8 @@ from rolecall.workflow import registry
 LEASE = 12.0
 """Seconds, where a machine is lost and others wait for its lease to end. Where none is, a lease is so long that nobody
 loses it however busy the system is."""
+KEEPALIVE = 11.0
+"""Seconds after which PostgreSQL ends a session with a machine that has gone (see `service/fleet/database.py`)."""
 IMPORTS = ("rolecall.service.fleet.serving",)
 """What every machine imports, which takes it most of a second."""
 _AS_HOST = "import os, socket, sys; socket.sethostname(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
@@ -71,7 +73,8 @@ HAS_MOUNTS = can_unshare("--uts", "--mount")
 
 class Relay:
     """Passes on what a machine and PostgreSQL say to each other, until it is cut: then it passes on nothing, closes
-    nothing and answers nobody, as a network does that has fallen apart."""
+    nothing and answers nobody, as a network does that has fallen apart. A session of the server to which something has
+    been on its way for `KEEPALIVE` seconds is ended, as the server does over TCP; the relay uses a socket file."""
 
     def __init__(self, url: str, listener: socket.socket | None = None) -> None:
         self._server = psycopg.conninfo.conninfo_to_dict(url)
@@ -135,8 +138,11 @@ class Relay:
     def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError):
             while data := one.recv(65536):
+                if not self._is_open.wait(KEEPALIVE) and one.family == socket.AF_INET:
+                    other.shutdown(socket.SHUT_RDWR)
                 self._is_open.wait()
                 other.sendall(data)
+        self._is_open.wait()
         for end in (one, other):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

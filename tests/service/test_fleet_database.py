@@ -356,6 +356,17 @@ def test_a_machine_that_is_cut_off_in_a_transaction_holds_the_others_up_for_seco
     relay.close()
 
 
+def test_the_server_notices_within_seconds_that_a_machine_has_gone(url: str) -> None:
+    """In the middle of a pipeline the transaction is not idle, so its own limit does not end it."""
+    with psycopg.connect(database.with_timeouts(url)) as db:
+        found = db.execute("SELECT name, reset_val FROM pg_settings WHERE name LIKE 'tcp_keepalives_%'")
+        assert dict(found.fetchall()) == {
+            "tcp_keepalives_idle": "5",
+            "tcp_keepalives_interval": "2",
+            "tcp_keepalives_count": "3",
+        }
+
+
 # -- the line that hears news --
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,8 +53,11 @@ def test_a_thread_that_is_damaged_while_its_step_runs_stands_in_nobodys_way(asle
     name = asleep.enter(flow, asleep.script(done("end", run=[["sleep", "600"]]), name="sleeps"))
     asleep.event(name, "process")
     spoil(asleep, f"thread/{name}")
+    assert asleep.process is not None
+    asleep.process.send_signal(signal.SIGSTOP)  # it hears both at once
     control.poke(str(asleep.home))  # every thread that runs is looked at, as it is now and then
     other = asleep.enter(flow, asleep.script(done("end")))
+    asleep.process.send_signal(signal.SIGCONT)
     assert asleep.ended(other) == ["completed"]
     assert list(asleep.status()["problems"]) == [name]
 

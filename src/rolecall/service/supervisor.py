@@ -147,9 +147,9 @@ class Supervisor:
         self.wake()
 
     def wake(self, name: str = "") -> None:
-        """Read the store now, including the state of thread `name`."""
+        """Read the store now, including the state of thread `name`, or of all threads if it is empty."""
         self._has_news = True
-        self._poked |= {name} if name else set()
+        self._poked.add(name)
         self._woken.set()
 
     async def _accompany(self, companion: Companion) -> None:
@@ -191,7 +191,8 @@ class Supervisor:
 
     def _stop_killed_threads(self) -> None:
         """Tell the running steps of killed threads to stop."""
-        names = self._poked & self._held.keys() if self._poked else set(self._held)
+        is_for_all = not self._poked or "" in self._poked
+        names = set(self._held) if is_for_all else self._poked & self._held.keys()
         self._poked.clear()
         for name in names & self._workers.running.keys():
             try:

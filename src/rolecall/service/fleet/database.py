@@ -65,6 +65,11 @@ ABANDONED = 5
 a transaction would hold locks for which all the others wait."""
 
 
+_KEEPALIVES = ("tcp_keepalives_idle=5", "tcp_keepalives_interval=2", "tcp_keepalives_count=3")
+"""The same limits for the server, which waits for hours otherwise. They end a session whose machine has gone in the
+middle of a message or a pipeline, when the transaction is not idle."""
+
+
 def with_timeouts(url: str) -> str:
     """Return the address with our timeouts added, except those that the address sets itself."""
     parts = _parts(url)
@@ -73,9 +78,9 @@ def with_timeouts(url: str) -> str:
 
 
 def session_options(url: str, *more: str) -> str:
-    """Return the options of a session: those in the address, the transaction timeout, and `more`."""
+    """Return the options of a session: those in the address, the transaction timeout, keepalives, and `more`."""
     given = str(_parts(url).get("options") or "")
-    own = (f"idle_in_transaction_session_timeout={ABANDONED}s", *more)
+    own = (f"idle_in_transaction_session_timeout={ABANDONED}s", *_KEEPALIVES, *more)
     return " ".join([given, *(f"-c {option}" for option in own)]).strip()
 
 
