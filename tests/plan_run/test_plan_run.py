@@ -253,6 +253,16 @@ def test_a_missing_agent_is_an_error_that_names_the_role_and_nothing_is_replaced
     assert crew.asked() == []
 
 
+def test_the_advice_for_a_missing_program_ends_before_the_next_advice(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    crew.configure(defaultAgent="copilot")
+    crew.task("One", owner="engineer")
+    done = crew.rolecall("plan", "run", cwd=crew.project)
+    assert "Install it: npm install -g @github/copilot; `rolecall config set" in done.stderr
+
+
 # -- pairs --
 
 

@@ -199,7 +199,7 @@ def _refuse_gaps(parts: Iterable[CastRole], override: str | None) -> None:
     for part in missing:
         reasons.setdefault(str(part), []).append(part.role)
     roles = "; ".join(f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in reasons.items())
-    hints = " ".join(_hints(missing))
+    hints = " ".join(hint if hint.endswith(".") else f"{hint};" for hint in _hints(missing))
     name = f"`rolecall config set agentOverrides.{taskflow.NAME}.{missing[0].role} NAME`"
     if not override:
         raise UsageError(f"no agent can play {roles}", hint=f"{hints} {name} sets one for a role.")
