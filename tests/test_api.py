@@ -445,9 +445,9 @@ def test_wrong_arguments_are_errors_that_say_what_to_give(rc: rolecall.Rolecall,
         (lambda: rc.start(tmp_path, "go"), "a workflow is .*, not PosixPath"),  # type: ignore[arg-type]
         (lambda: rc.validate(3), "a workflow is .*, not 3"),  # type: ignore[arg-type]
         (lambda: rc.start(workflow(), None), "a prompt is text, not None"),  # type: ignore[arg-type]
-        (lambda: rc.start(workflow(), "go", agent=speak), "an agent is named"),  # type: ignore[arg-type]
-        (lambda: rc.start(workflow(), "go", agents={"speaker": speak}), "an agent is named"),  # type: ignore[dict-item]
-        (lambda: thread.run(agent=speak), "an agent is named"),  # type: ignore[arg-type]
+        (lambda: rc.start(workflow(), "go", agent=speak), "an agent must be given as a name"),  # type: ignore[arg-type]
+        (lambda: rc.start(workflow(), "go", agents={"speaker": speak}), "an agent must be given as a name"),  # type: ignore[dict-item]
+        (lambda: thread.run(agent=speak), "an agent must be given as a name"),  # type: ignore[arg-type]
         (lambda: rc.start(workflow(), "go", limits={"cost": "2"}), "limit cost must be"),  # type: ignore[dict-item]
         (lambda: rc.start(workflow(), "go", limits=rolecall.Limits(steps=3)), "limits are a mapping"),  # type: ignore[arg-type]
         (lambda: rc.start(workflow(), "go", priority=10), "a priority is .* 0 to 9, not 10"),

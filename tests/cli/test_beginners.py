@@ -234,7 +234,7 @@ WRONG_WORDS = {
     "a work folder that is not there": Mistake(
         "run ./decide.yaml -p x --cwd {folder}/nowhere",
         2,
-        "rolecall: the work folder '{folder}/nowhere' does not exist\n  Make the folder, or name one that exists.\n",
+        "rolecall: the work folder '{folder}/nowhere' does not exist\n  Create the folder, or name an existing one.\n",
     ),
     "a limit that is not a number": Mistake(
         "run ./decide.yaml -p x --limit cost=two",
@@ -393,7 +393,7 @@ def test_ids_that_are_short_wrong_or_ambiguous(shop: Shop) -> None:
     shop.refuse(
         f"thread show {first[:4]}",
         2,
-        f"rolecall: '{first[:4]}' is short for several threads: {second}, {first}\n  Give more characters.\n",
+        f"rolecall: '{first[:4]}' matches several threads: {second}, {first}\n  Give more characters.\n",
     )
     shop.refuse(
         "thread show 01M7F72SX",
@@ -433,7 +433,7 @@ def test_answers_that_do_not_fit_or_that_nobody_asked_for(shop: Shop) -> None:
     shop.refuse(
         "thread answer --field status=good",
         2,
-        f"rolecall: thread {thread} is completed and asks nothing\n{fork}",
+        f"rolecall: thread {thread} is completed and is not waiting for an answer\n{fork}",
     )
     shop.refuse(
         "thread resume --run",

@@ -97,7 +97,7 @@ def test_a_crashed_step_with_restore_starts_from_the_files_that_it_found(
     assert (folder / "ä.txt").read_text() == "one\nmore\n"
     (attempt,) = crash.attempts(ident)
     assert attempt["error"] == (
-        "the process that ran this attempt is gone; the files that it found are put back"
+        "the process that ran this attempt is gone; the files from before the attempt are restored"
     )
     # What was replaced is recorded.
     assert {change[0].rpartition("/")[2]: change[1] for change in attempt["tree"]["changed"]} == {
@@ -124,8 +124,8 @@ def test_the_role_goes_before_the_workflow_and_files_are_kept_unless_one_of_them
     crash.run(ident, -9)
     crash.run(ident, 0)
     assert crash.found() == found
-    ending = "found are put back" if len(found) == 2 else "changed are kept"
-    assert crash.attempts(ident)[0]["error"].endswith(f"; the files that it {ending}")
+    ending = "from before the attempt are restored" if len(found) == 2 else "that it changed are kept"
+    assert crash.attempts(ident)[0]["error"].endswith(f"; the files {ending}")
 
 
 @pytest.mark.parametrize("moment", ["before", "amid"])
@@ -153,7 +153,7 @@ def test_what_is_not_recorded_is_kept_and_the_attempt_says_so(crash: Crash, tmp_
     crash.run(ident, -9, PATH=str(without_git))
     crash.run(ident, 0)
     assert crash.found() == ["one", "one", "more"]
-    assert "kept, because those that it found are not on this machine" in crash.attempts(ident)[0]["error"]
+    assert "kept, because the original files are not on this machine" in crash.attempts(ident)[0]["error"]
 
 
 def test_files_that_cannot_be_put_back_suspend_the_thread(crash: Crash, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_files_that_cannot_be_put_back_suspend_the_thread(crash: Crash, tmp_path
     ident = crash.start()
     crash.run(ident, -9)
     path = replace_git(tmp_path, "exit 1")
-    assert "cannot be put back" in crash.run(ident, 7, PATH=path)
+    assert "cannot be restored" in crash.run(ident, 7, PATH=path)
     env = {"NOTES": str(crash.notes)}
     crash.project.rolecall("thread", "resume", ident, "--run", env=env, check=0)
 

@@ -288,7 +288,7 @@ def test_the_short_id_of_a_list_names_its_thread(rolecall: Rolecall, tmp_path: P
     other = rolecall.json("thread", "fork", thread, cwd=tmp_path)["thread"]
     shared = thread[:5]
     assert other.startswith(shared)
-    assert "is short for several threads" in rolecall("thread", "show", shared, check=2).stderr
+    assert "matches several threads" in rolecall("thread", "show", shared, check=2).stderr
 
 
 def test_a_list_that_is_watched_is_printed_again_when_it_changes(

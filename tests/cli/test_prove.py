@@ -168,7 +168,9 @@ def test_exit_codes_say_what_was_found(rolecall: Rolecall, repository: Repositor
     (repository.folder / "poem").write_text("smuggled\n")
     repository.git("commit", "-qa", "--amend", "--no-edit")
     done = rolecall("prove", check=1)
-    assert done.stdout.startswith("not proven: ") and "neither of its parents had, in poem" in done.stdout
+    assert (
+        done.stdout.startswith("not proven: ") and "neither of its parents contained, in poem" in done.stdout
+    )
     done = rolecall("prove", "--as", "in-toto", check=1)
     assert "in-toto" not in done.stdout
 
@@ -183,7 +185,7 @@ def test_a_rebased_commit_is_compared_file_by_file(rolecall: Rolecall, repositor
     assert "each file that it changes is as step " in done.stdout
     (repository.folder / "poem").write_text("smuggled\n")
     repository.git("commit", "-qa", "--amend", "--no-edit")
-    assert "did not leave these files so: poem" in rolecall("prove", check=1).stdout
+    assert "did not leave these files in this state: poem" in rolecall("prove", check=1).stdout
 
 
 def test_a_squashed_commit_is_proven_only_with_its_trailers(

@@ -489,7 +489,7 @@ def test_a_thread_that_shares_its_folder_has_none_to_look_at(project: Project) -
     assert project.folder_verb("show", ident)["folders"] == []
     assert "has no folder of its own" in project.folder_verb("diff", ident, check=2)
     refused = project.folder_verb("merge", ident, check=2)
-    assert "has no worktree to merge" in refused and "its changes are there already" in refused
+    assert "has no worktree to merge" in refused and "its changes are already there" in refused
     assert project.folder_verb("remove", ident) == {"thread": ident, "removed": [], "kept": []}
 
 
@@ -639,7 +639,7 @@ def test_a_copy_with_work_in_it_is_only_removed_by_force(project: Project) -> No
     project.folder_verb("remove", project.start(DONE))
     ident = project.worked_in("copy")
     told = project.folder_verb("remove", ident, check=2)
-    assert "what differs in" in told and "changed ä.txt" in told
+    assert "the differences in" in told and "changed ä.txt" in told
     path = str(project.work / ident / "copy")
     assert project.folder_verb("remove", ident, "--force")["removed"] == [path]
     assert list(project.work.iterdir()) == []
@@ -684,7 +684,7 @@ def test_prune_removes_what_is_merged_and_keeps_the_rest_with_the_reason(project
     assert why == {
         open_work: "1 commit that is not merged into any branch",
         dirty: f"2 uncommitted changes in {project.work / dirty / 'tree'}",
-        waiting: "the thread is idle and may continue",
+        waiting: "the thread is idle and can still continue",
     }
     assert not (project.work / merged).exists()
     assert (project.tree(open_work) / "ä.txt").read_text() == "two\n"

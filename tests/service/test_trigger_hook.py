@@ -200,8 +200,8 @@ def test_a_thread_whose_folder_cannot_be_made_uses_up_its_key_and_is_a_problem_o
     once = f'{PLAIN[:-1]}, dedupe: "{{{{body.text}}}}"}}'
     status, told = served(stage, once, lambda port: asked(port, bearer()))
     assert status == 422
-    assert "copy cannot be made" in told["error"]
-    assert "copy cannot be made" in stage.memory("called").problem
+    assert "copy cannot be created" in told["error"]
+    assert "copy cannot be created" in stage.memory("called").problem
     assert stage.memory("called").keys == (memories.digest_of("hi"),)
     assert stage.threads() == []
 

@@ -863,7 +863,7 @@ def test_a_workflow_that_plays_itself_in_a_group_stops_at_the_deepest_level(
     run(engine(store, workflow("outer"), find_workflow=find), name)
     assert state(store, name)["status"] == "failed"
     reasons = [ref.state.reason for ref in read_threads(store) if "deep" in ref.state.reason]
-    assert reasons and "Look for a role that is played by the workflow it belongs to." in reasons[0]
+    assert reasons and "Look for a role that is played by its own workflow." in reasons[0]
 
 
 def test_a_group_leaves_its_events(store: Store, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_work_that_no_agent_committed_is_committed_with_trailers(rolecall: Rolec
     (stage.folder / "poem").write_text("smuggled\n")
     stage.git("commit", "-qa", "--amend", "--no-edit")
     [problem] = stage.prove().problems  # words below the trailers hide nothing
-    assert "neither of its parents had, in poem" in problem
+    assert "neither of its parents contained, in poem" in problem
 
 
 def test_what_a_person_adds_to_a_merge_is_noticed(stage: Stage) -> None:
@@ -135,7 +135,7 @@ def test_what_a_person_adds_to_a_merge_is_noticed(stage: Stage) -> None:
     (stage.folder / "poem").write_text("smuggled\n")
     stage.git("commit", "-qa", "--amend", "--no-edit")
     [problem] = stage.prove().problems
-    assert "neither of its parents had" in problem
+    assert "neither of its parents contained" in problem
 
 
 def test_an_exported_proof_has_no_texts_and_can_be_checked_without_the_store(stage: Stage) -> None:

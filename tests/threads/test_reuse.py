@@ -317,7 +317,7 @@ def test_a_reuse_that_was_begun_can_be_left(on: Stage, case: str) -> None:
         stage.run(on.engine(), second)
     assert (here / "made.txt").exists() and (here / "old.txt").exists()
 
-    expected = "some of its changes"
+    expected = "some of the step's changes"
     if case == "fresh":
         lifecycle.choose_reuse(on.store, thread.find(on.store, second), False)
         expected = "reuse was switched off after it had begun"
@@ -378,7 +378,7 @@ def test_what_others_change_during_a_reuse_is_not_reused(on: Stage) -> None:
 
     plain, on.trees = on.trees, Busy(str(on.folder / "trees"))
     second = on.run(on.work("b"), ONE, reuse=True)
-    assert "other files have changed" in on.steps(second)[0].detail["notes"][0]
+    assert "other files changed" in on.steps(second)[0].detail["notes"][0]
     on.trees = plain
     third = on.run(here := on.work("c"), ONE, reuse=True)
     assert on.agent.asked == ["writer"] and on.steps(third)[0].reused and not (here / "mine.txt").exists()

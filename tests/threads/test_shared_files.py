@@ -152,7 +152,7 @@ def test_what_no_step_has_recorded_in_a_folder_is_never_replaced(
         lifecycle.resume(store, thread.find(store, name), mask=Mask([]))
 
     disks.use("alpha")
-    stop(f"to {path}: it has changes that no step has recorded")
+    stop(f"to {path}: the folder has changes that no step has recorded")
     assert (path / "first").read_text() == (path / "draft").read_text() == "by a person\n"
     shutil.rmtree(path)
     if is_committed:
@@ -513,7 +513,7 @@ def test_a_folder_that_is_not_the_threads_is_left_alone(store: Store, disks: Dis
     run_git(disks.place, "init", "--quiet", "--initial-branch=mine")
     Path(folder.path).mkdir(parents=True)
     (outcome,) = run(engine(store, edit, trees=disks.trees()), name, steps=1)
-    assert outcome.status == "suspended" and "it is not the thread's" in outcome.reason
+    assert outcome.status == "suspended" and "the folder does not belong to the thread" in outcome.reason
     assert run_git(disks.place, "branch", "--show-current") == "mine\n"
 
 

@@ -113,6 +113,6 @@ def test_a_step_without_a_key_says_why(stage: Stage, store: Store) -> None:
     )
     assert stage.explain(name)["text"] == "it has no key: it was not taken by an agent"
     run(engine(store, says(answer("end"))), name)
-    assert stage.explain(name)["text"] == "it has no key: the files that it found were not recorded"
+    assert stage.explain(name)["text"] == "it has no key: the files from before the step were not recorded"
     with pytest.raises(UsageError, match="has no such step"):
         stage.explain(name, "start")

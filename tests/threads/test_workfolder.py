@@ -187,7 +187,7 @@ def test_a_workflow_in_python_says_it_too_and_its_functions_are_told(
 
 
 def test_a_thread_without_a_place_for_its_folders_is_refused(store: Store, project: Path) -> None:
-    with pytest.raises(UsageError, match="no place to make it in"):
+    with pytest.raises(UsageError, match="no location for it was given"):
         lifecycle.start(store, book("copy"), "Do it", cwd=str(project), mask=NONE)
     assert store.refs("thread/") == []
 
@@ -220,7 +220,7 @@ def test_a_folder_that_is_too_large_is_not_copied(start: Start, store: Store, pr
 
 
 def test_a_folder_is_not_copied_into_itself(start: Start, store: Store, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds the place that copies are made in"):
+    with pytest.raises(UsageError, match="contains the folder in which copies are created"):
         start(book("copy"), tmp_path)
     assert store.refs("thread/") == []
     assert not (tmp_path / "home").exists()
@@ -230,7 +230,7 @@ def test_a_copy_that_cannot_be_made_leaves_neither_thread_nor_folder(
     start: Start, store: Store, project: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "home").write_text("not a folder")
-    with pytest.raises(StorageError, match="copy cannot be made"):
+    with pytest.raises(StorageError, match="copy cannot be created"):
         start(book("copy"))
     assert store.refs("thread/") == []
 

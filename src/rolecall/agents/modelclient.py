@@ -211,7 +211,7 @@ class Asking:
                 root = root.__cause__
             return NoAnswer(
                 f"the model's endpoint cannot be reached: {self._excerpt(root)}",
-                hint="Check the base URL in the configuration, and that the endpoint is up.",
+                hint="Check the base URL in the configuration, and make sure that the endpoint is up.",
                 is_transient=True,
             )
         is_spent = isinstance(error, exceptions.ModelQuotaExceededError)

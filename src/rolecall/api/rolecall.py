@@ -103,7 +103,8 @@ def open(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
     looked up in `folder`."""
     if not os.path.isdir(folder):
         raise UsageError(
-            f"the folder {os.fspath(folder)!r} does not exist", hint="Make it, or name one that exists."
+            f"the folder {os.fspath(folder)!r} does not exist",
+            hint="Create the folder, or name an existing one.",
         )
     return Rolecall(store, folder=folder)
 

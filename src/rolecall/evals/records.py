@@ -485,7 +485,7 @@ def find_run(store: Store, text: str) -> EvalRun:
     found = found if len(found) == 1 else [name for name in names if wanted in name[5:]]
     if len(found) > 1:
         shown = ", ".join(name[5:] for name in found[:5])
-        raise UsageError(f"{text!r} is short for several runs: {shown}", hint="Give more characters.")
+        raise UsageError(f"{text!r} matches several runs: {shown}", hint="Give more characters.")
     ref = store.ref(found[0]) if found else None
     if ref is None:
         raise NotFound(

@@ -182,7 +182,7 @@ class Store:
             raise NotFound(f"no node id begins with {wanted}")
         if len(found) > 1:
             listed = f"{', '.join(found[:5])}{' …' if found[5:] else ''}"
-            raise UsageError(f"{wanted} is short for several nodes: {listed}", hint="Give more characters.")
+            raise UsageError(f"{wanted} matches several nodes: {listed}", hint="Give more characters.")
         return found[0]
 
     def refs_of(self, node: str) -> tuple[str, ...]:

@@ -102,5 +102,5 @@ def _not_ours(reason: str) -> AgentError:
     return AgentError(
         f"the agent returned a step that is not the one asked for: {reason}",
         ending="failed",
-        hint="It must open the same store and put one step on the head it was given, for the role it was given.",
+        hint="The agent must open the same store and append one step to the given head, for the given role.",
     )

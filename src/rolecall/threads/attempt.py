@@ -250,9 +250,11 @@ class Attempt:
         if not wants or not is_alone or self.note.by.startswith("workflow:"):
             self.fail(f"{gone}; the files that it changed are kept" if tree and tree.changed else gone)
         elif tree is None or not await self._put_back(tree):
-            self.fail(f"{gone}; its files are kept, because those that it found are not on this machine")
+            self.fail(
+                f"{gone}; the files that it changed are kept, because the original files are not on this machine"
+            )
         else:
-            text = f"{gone}; the files that it found are put back"
+            text = f"{gone}; the files from before the attempt are restored"
             # The session does not know that its changes were undone, so it is not continued.
             self.fail(text, AgentError(text, ending="killed"))
 
@@ -271,7 +273,7 @@ class Attempt:
             return await self.files.put_back(tree.found)
         except (RolecallError, OSError) as error:
             raise UsageError(
-                f"the files that the earlier attempt found cannot be put back: {error}",
+                f"the files from before the earlier attempt cannot be restored: {error}",
                 hint="Resume the thread to start the role with the files as they are.",
             ) from error
 
@@ -750,6 +752,7 @@ def _workdir(store: Store, loaded: LoadedThread, way: Next, *, is_needed: bool) 
     )
     if is_needed and not os.path.isdir(folder):
         raise UsageError(
-            f"the work folder {folder!r} does not exist", hint="Make it, or fork the thread with another one."
+            f"the work folder {folder!r} does not exist",
+            hint="Create the folder, or fork the thread with another folder.",
         )
     return folder

@@ -144,7 +144,7 @@ class AttemptFiles:
             problem = await self._advance(tree.left, tree.found, is_begun=True)
         except (RolecallError, OSError) as error:
             problem = str(error)
-        return f"{reason}; some of its changes may be in the folder" if problem else reason
+        return f"{reason}; some of the step's changes might still be in the folder" if problem else reason
 
     async def _advance(self, before: Snapshot, after: Snapshot, *, is_begun: bool) -> str:
         if self.trees is None:

@@ -170,7 +170,7 @@ def agent_from(folder: str, agent: str) -> str:
 def check_name(agent: str) -> None:
     if not isinstance(agent, str):
         raise UsageError(
-            f"an agent is named, such as 'claude' or 'claude:opus', not {agent!r}",
+            f"an agent must be given as a name, such as 'claude' or 'claude:opus', not as {agent!r}",
             hint="A `Role` of a `Workflow` takes an adapter or a function.",
         )
 

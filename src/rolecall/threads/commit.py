@@ -179,14 +179,14 @@ def answer(
     refuse_running(store, ref)
     if ref.state.has_ended:
         raise UsageError(
-            f"thread {ref.id} is {ref.state.status} and asks nothing",
+            f"thread {ref.id} is {ref.state.status} and is not waiting for an answer",
             hint=Hint("Fork it to continue from some step", "fork_thread", thread=ref.id),
         )
     loaded = LoadedThread(ref.id, Chain(store, ref.head), playbook, ref.state.folders)
     way = next_of(loaded)
     if not isinstance(way, Next):
         why = f": {way.reason}" if isinstance(way, Suspended | Stuck) else ""
-        raise UsageError(f"no role of thread {ref.id} has its turn{why}", hint=thread.continuation(ref) or "")
+        raise UsageError(f"no role of thread {ref.id} is due{why}", hint=thread.continuation(ref) or "")
     if misfits := Shape(loaded.role(way.role).schema).misfits(output):
         listed = "".join(f"\n  {misfit}" for misfit in misfits)
         raise InvalidPayload(

@@ -103,11 +103,11 @@ async def _find_known(
     if not reuse_of(loaded.workflow, way.role, chosen):
         raise _Stop("reuse is not switched on")
     if role.group is not None:
-        raise _Stop("it is played by a group, whose members are not looked at")
+        raise _Stop("it is played by a group, whose members are not examined")
     if role.knowledge is not None or way.role in book.prompts:
         raise _Stop("its prompt is made only when it is asked")
     if len(loaded.messages) >= _MOST_STEPS:
-        raise _Stop(f"the look ahead ends after {_MOST_STEPS:,} steps")
+        raise _Stop(f"the forecast ends after {_MOST_STEPS:,} steps")
     workdir, files = await folders.find(loaded.workdir_of(way.role), way.location)
 
     def show_steps(since: int | None) -> list[ShownStep]:
@@ -126,7 +126,7 @@ async def _find_known(
         if cast.name == HUMAN:
             raise _Stop("it is played by a person")
         if adapter_of(cast.agent) == "workflow":
-            raise _Stop("it is played by another workflow, whose steps are not looked at")
+            raise _Stop("it is played by another workflow, whose steps are not examined")
         parts, has_effects = await find_parts(setup, asked, cast.agent), cast.has_effects
     try:
         known = find_step(setup.store, key_of(parts))
@@ -160,7 +160,7 @@ class _Folders:
             raise _Stop("its folder does not exist yet, or belongs to something else")
         if kind not in self.files:
             if kind == "worktree" and git.ask(self._cwd, "status", "--porcelain").out:
-                raise _Stop("its worktree would not have the uncommitted changes of this folder")
+                raise _Stop("its worktree would lack the uncommitted changes in this folder")
             if self._setup.trees is None:
                 raise _Stop("files are not recorded")
             try:

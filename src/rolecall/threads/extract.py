@@ -138,7 +138,7 @@ _ADVICE = {
 async def _post(endpoint: Endpoint, body: bytes) -> bytes:
     request = ModelRequest(endpoint, "/chat/completions", "the extract model")
     model = f"the extract model at {endpoint.place}"
-    hint = "Check the base URL in the configuration, and that the endpoint is up."
+    hint = "Check the base URL in the configuration, and make sure that the endpoint is up."
     try:
         status, data, _ = await asyncio.to_thread(request.send, body, most=MAX_RESPONSE)
     except TimeoutError:
@@ -151,8 +151,8 @@ async def _post(endpoint: Endpoint, body: bytes) -> bytes:
         request.abort()
     if 300 <= status < 400:
         raise ExtractError(
-            f"{model} redirects (HTTP {status}), which is not followed",
-            hint="Set the base URL to where it leads, if you trust that place with the key.",
+            f"{model} sent a redirect (HTTP {status}), which was not followed",
+            hint="Set the base URL to the target of the redirect, if you trust that server with the key.",
         )
     if status != 200:
         outage = "Resume the thread when the endpoint works again." if status >= 500 else ""

@@ -226,15 +226,16 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
             if git.commit(source, "MERGE_HEAD") is None:
                 raise UsageError(
                     f"git did not begin to merge {branch} into {into}: {result.err}",
-                    hint=f"{source} is as it was. Fix that, for example with a commit of your own, and merge again.",
+                    hint=f"{source} was not changed. Fix the problem, for example with a commit of your own, "
+                    "and merge again.",
                 )
             conflicts = git.ask(source, "diff", "--name-only", "--diff-filter=U", "-z").words
             git.run(source, "merge", "--abort")
             why = f"conflicts in {', '.join(conflicts)}" if conflicts else result.err
             raise UsageError(
                 f"{branch} could not be merged into {into}: {why}",
-                hint=f"{source} is as it was. Merge {into} into it first (`git -C {quote(path)} merge {into}`), "
-                f"or merge by hand: `git -C {quote(source)} merge {branch}`.",
+                hint=f"{source} was not changed. Merge {into} into {branch} first "
+                f"(`git -C {quote(path)} merge {into}`), or merge by hand: `git -C {quote(source)} merge {branch}`.",
             )
     head = git.commit(source, "HEAD")
     merged = {
@@ -319,13 +320,15 @@ def _worktree_of(store: Store, ref: ThreadRef) -> WorkFolder:
     folder = next((folder for folder in found if folder.branch and not folder.is_removed), None)
     if folder is None:
         by_hand = Hint("Copy the thread's changes out of its copy by hand", "diff_folder", thread=ref.id)
-        in_place = f"It has worked in {ref.state.cwd}: its changes are there already."
+        in_place = f"The thread worked in {ref.state.cwd}, so its changes are already there."
         raise UsageError(
             f"thread {ref.id} has no worktree to merge", hint=by_hand if ref.state.folders else in_place
         )
     refuse_running(store, ref)
     for why in _find_newer(store, ref):
-        raise UsageError(f"{folder.branch} cannot be merged here: {why}", hint="Merge it there.")
+        raise UsageError(
+            f"{folder.branch} cannot be merged here: {why}", hint="Merge the branch on that machine."
+        )
     return folder
 
 
@@ -380,7 +383,8 @@ def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, An
     for why in () if force else _find_newer(store, ref):
         raise UsageError(
             f"the folders of thread {ref.id} cannot be removed here: {why}",
-            hint="Remove them there; with force, they are removed here, and the thread cannot continue anywhere.",
+            hint="Remove them on that machine. With force, they are removed here, and the thread cannot continue "
+            "on any machine.",
         )
     if losses := [loss for folder in found.values() for loss in _find_losses(folder)]:
         raise UsageError(
@@ -433,7 +437,7 @@ def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
 
 def _reason_to_keep(store: Store, ref: ThreadRef) -> str:
     if not ref.state.has_ended and any(not one.is_removed for one in ref.state.folders.values()):
-        return f"the thread is {ref.state.status} and may continue"
+        return f"the thread is {ref.state.status} and can still continue"
     if newer := next(_find_newer(store, ref), ""):
         return newer
     at_risk = _folders_at_risk(store, ref)
@@ -464,7 +468,7 @@ def _find_losses(folder: WorkFolder, *, is_merge_needed: bool = False) -> Iterat
     path, is_there = folder.path, os.path.isdir(folder.path)
     if not folder.branch:
         if is_there and (changes := _copy_changes(folder)):
-            yield f"what differs in {path} ({', '.join(changes[:5])}{', …' if changes[5:] else ''})"
+            yield f"the differences in {path} ({', '.join(changes[:5])}{', …' if changes[5:] else ''})"
         return
     if is_there and (left := git.list_uncommitted(path)):
         yield f"{plural(len(left), 'uncommitted change')} in {path}"

@@ -109,7 +109,7 @@ def start(
     if not prompt.strip():
         raise UsageError("a thread needs a prompt", hint=Hint("Say what to do", "name_task"))
     if not os.path.isdir(cwd):
-        hint = "Make the folder, or name one that exists."
+        hint = "Create the folder, or name an existing one."
         raise UsageError(f"the work folder {cwd!r} does not exist", hint=hint)
     if agent:
         _refuse_secret(agent, mask)
@@ -389,8 +389,8 @@ def resume(
     group = store.ref(group_name(ref.id))
     if group is not None and words.strip():
         raise UsageError(
-            f"the role of thread {ref.id} is played by a group, which no answer reaches",
-            hint="Answer its members, or resume it without an answer.",
+            f"the role of thread {ref.id} is played by a group, which cannot be answered as a whole",
+            hint="Answer the members of the group, or resume the thread without an answer.",
         )
     if ref.state.status == Status.SUSPENDED and not words.strip() and ref.state.role is None:
         raise UsageError(

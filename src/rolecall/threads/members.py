@@ -63,7 +63,7 @@ LARGEST_ITEM = 1_000_000
 """The maximum size of an item, in bytes of JSON."""
 MOST_TEXT = 100_000
 """The maximum number of characters that the step of a group repeats from its members' reports."""
-_AGAIN = "Resuming finds the same list: fork the thread before it, or fork it with a corrected workflow"
+_AGAIN = "Resuming would find the same list. Fork the thread before that step, or fork it with a corrected workflow"
 _PAGE = 200
 _STOP_MS = 5_000
 """The maximum time to wait for the processes of stopped members to record their agents' usage."""
@@ -126,7 +126,7 @@ def _check_items(loaded: LoadedThread, role: str, group: Group, items: list[Any]
     """Find problems that would prevent asking the members, before anything incurs costs."""
     if len(items) > MOST_MEMBERS:
         raise UsageError(
-            f"the list has {len(items):,} items, and a group has at most {MOST_MEMBERS:,} members"
+            f"the list has {len(items):,} items, but a group can have at most {MOST_MEMBERS:,} members"
         )
     if isinstance(group.join, int) and 0 < len(items) < group.join:
         raise UsageError(
@@ -136,7 +136,7 @@ def _check_items(loaded: LoadedThread, role: str, group: Group, items: list[Any]
     for number, item in enumerate(items, 1):
         if group.each and (size := len(canonical.encode(item))) > LARGEST_ITEM:
             raise UsageError(
-                f"item {number} has {size:,} bytes, and an item has at most {LARGEST_ITEM:,}",
+                f"item {number} has {size:,} bytes, but an item can have at most {LARGEST_ITEM:,}",
                 hint="Put long texts into files and list their paths.",
             )
         if is_template and not group.roles:

@@ -64,8 +64,8 @@ def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
         above = read_thread(setup.store, above.state.parent) if above.state.parent else None
     if depth >= DEEPEST:
         raise UsageError(
-            f"workflows play inside each other {depth} deep, and {workflow!r} would be one more",
-            hint="Look for a role that is played by the workflow it belongs to.",
+            f"workflows are nested {depth} levels deep, and {workflow!r} would add another level",
+            hint="Look for a role that is played by its own workflow.",
         )
     child = lifecycle.start(
         setup.store,

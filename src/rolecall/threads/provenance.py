@@ -238,7 +238,9 @@ def prove(
             f"{what} is not the one that this proof is about", hint="Name the commit that was exported."
         )
     if commit.claim.step:
-        hint = "Use the store of the person who made it, or a proof that was exported there."
+        hint = (
+            "Use the store of the person who made the commit, or a proof that was exported from that store."
+        )
         raise NotFound(f"{what} names the step {commit.claim.step}, which is not in this store", hint=hint)
     raise NotFound(
         f"no step is known that made {what}",
@@ -334,7 +336,7 @@ class _Proving:
         unrecorded = [path for path in others if path in left_out or path.startswith(below)]
         if others := [path for path in others if path not in unrecorded]:
             self.problems.append(
-                f"step {newest.number} ({newest.role}) did not leave these files so: {_join(others)}"
+                f"step {newest.number} ({newest.role}) did not leave these files in this state: {_join(others)}"
             )
         if unrecorded:
             self.uncovered.append(f"files that steps do not record: {_join(unrecorded)}")
@@ -349,11 +351,15 @@ class _Proving:
         if merged.code or tree == self.commit.tree:
             if merged.code:
                 why = "they conflict" if merged.code == 1 else "git 2.38 or later can say"
-                self.problems.append(f"whether the merge has only what its parents had is not known: {why}")
+                self.problems.append(
+                    f"it is not known whether the merge contains only what its parents contained: {why}"
+                )
             return
         words = ("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", tree, self.commit.tree)
         changed = git.ask(self.folder, *words, env=_PLAIN).words
-        self.problems.append(f"the merge has something that neither of its parents had, in {_join(changed)}")
+        self.problems.append(
+            f"the merge contains something that neither of its parents contained, in {_join(changed)}"
+        )
 
     def _find_unknown(self, ours: str, theirs: str, steps: tuple[ProvenStep, ...]) -> None:
         """Add the merged commits that no known step made to `uncovered`."""

@@ -278,7 +278,7 @@ def step_markdown(
         asked = [_quote(f"{said['role']} had asked: {said['reason']}")] if said.get("reason") else []
         return "\n\n".join([*parts, *asked, str(said["answer"])])
     if step["role"] == FORK:
-        parts.append(f"From here on this thread goes its own way (from {step['output']['from']}).")
+        parts.append(f"The fork begins here (from {step['output']['from']}).")
         return "\n\n".join(parts)
     if goal:
         parts.append(f"<prompt>\n{goal.strip()}\n</prompt>")

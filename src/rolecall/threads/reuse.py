@@ -24,7 +24,7 @@ def find_refusal(step: Step) -> str:
     """Return the reason why a finished step with the same key cannot be reused, or an empty string if it can."""
     tree, parts = step.tree, step.parts
     if tree is None or parts is None or parts.tree.partition(":")[0] != tree.found.tree:
-        return "the files that it found, or those that it left, are not recorded"
+        return "the files from before or after the step are not recorded"
     if tree.found.omitted != tree.left.omitted:
         return "files that are not recorded have changed, too"
     if any(CHANGED_ANYWAY in str(note) for note in step.detail.get("notes", ())):
@@ -67,7 +67,9 @@ async def finish_begun(attempt: Attempt) -> StepResult | None:
     try:
         known = KnownStep(Step(attempt.store, attempt.store.get(begun["step"])), begun["thread"])
     except (NotFound, Damaged):
-        attempt.remark(f"{REFUSED}the finished step is gone; some of its changes may be in the folder")
+        attempt.remark(
+            f"{REFUSED}the finished step is gone; some of the step's changes might still be in the folder"
+        )
         return None
     return await _take_step(attempt, known, is_begun=True)
 
@@ -91,7 +93,7 @@ async def _take_step(attempt: Attempt, known: KnownStep, *, is_begun: bool = Fal
             attempt.remark(f"{REFUSED}{reason}")
             return None
         if attempt.tree is None or attempt.tree.left.tree != tree.left.tree:
-            attempt.remark("other files have changed while the step was taken over")
+            attempt.remark("other files changed while the step was being reused")
             result = result._replace(is_exact=False)
     attempt.note_taken(files)
     return result

@@ -62,7 +62,7 @@ Recaller = Callable[[Recall, str, str], Awaitable[Recalled]]
 
 
 async def no_knowledge(_wanted: Recall, _question: str, _folder: str) -> Recalled:
-    raise UsageError("the role wants the repository's knowledge", hint="This engine has no index to search.")
+    raise UsageError("the role needs the repository's knowledge", hint="This engine has no index to search.")
 
 
 def no_workflows(name: str, _folder: str) -> str:

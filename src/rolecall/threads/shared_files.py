@@ -310,7 +310,9 @@ class SharedFolder:
         path = self._folder.path
         is_worktree = os.path.exists(os.path.join(path, ".git"))
         if find_top(path) != os.path.realpath(path) or (self._folder.branch and not is_worktree):
-            raise UsageError("it is not the thread's; keep what you need of it elsewhere, and remove it")
+            raise UsageError(
+                "the folder does not belong to the thread; copy what you need from it, then remove it"
+            )
 
     def _check_files(self, mark: Mapping[str, str], sent: Sequence[JsonObject], trees: Trees) -> str:
         """Return the tree of an older folder. Raise `UsageError` if no step has recorded that tree."""
@@ -323,7 +325,7 @@ class SharedFolder:
             found = trees.take(path, source=source)
         if found.tree not in known:
             raise UsageError(
-                "it has changes that no step has recorded; keep what you need of them elsewhere, and remove the folder"
+                "the folder has changes that no step has recorded; save what you need of them, then remove the folder"
             )
         return found.tree
 

@@ -301,7 +301,7 @@ def find(store: Store, text: str) -> ThreadRef:
     found = found if len(found) == 1 else [name for name in names if wanted in name[7:]]
     if len(found) > 1:
         shown = ", ".join(name[7:] for name in found[:5])
-        raise UsageError(f"{text!r} is short for several threads: {shown}", hint="Give more characters.")
+        raise UsageError(f"{text!r} matches several threads: {shown}", hint="Give more characters.")
     ref = read_thread(store, found[0][7:]) if found else None
     if ref is None:
         raise NotFound(f"there is no thread {text!r}", hint=Hint("List them all", "list_threads"))

@@ -97,7 +97,7 @@ def _has_no_key(step: Step) -> str:
     nested = step.tree.found.nested if step.tree else None
     if nested:
         return f"the nested repository {nested[0]} has files that are not committed"
-    return "the files that it found were not recorded"
+    return "the files from before the step were not recorded"
 
 
 def _find_nearest(store: Store, ref: ThreadRef, step: Step) -> _Near | None:

@@ -112,7 +112,7 @@ def plan(
     thread is forked from. `files` are the files with which the folder begins."""
     if work is None:
         raise UsageError(
-            f"the workflow works in a {kind}, and has no place to make it in",
+            f"the workflow uses a {kind}, but no location for it was given",
             hint="Say where with the argument `work`.",
         )
     place = os.path.join(work, ident)
@@ -190,7 +190,7 @@ def _plan_copy(cwd: str, place: str, parent: WorkFolder | None) -> WorkFolder:
     origin = os.path.realpath(parent.cwd) if parent and os.path.isdir(parent.cwd) else cwd
     if os.path.commonpath([origin, os.path.realpath(place)]) == origin:
         raise UsageError(
-            f"{cwd} holds the place that copies are made in ({place}), so it cannot be copied there",
+            f"{cwd} contains the folder in which copies are created ({place}), so it cannot be copied there",
             hint="Start the thread in the project's own folder.",
         )
     size = count = 0
@@ -237,8 +237,8 @@ def make(kind: str, folder: WorkFolder) -> None:
                     pass
     except OSError as error:
         raise StorageError(
-            f"the thread's {kind} cannot be made in {folder.path}: {error.strerror}",
-            hint="Put that right, then try again.",
+            f"the thread's {kind} cannot be created in {folder.path}: {error.strerror}",
+            hint="Fix the problem, then try again.",
         ) from error
 
 
@@ -364,7 +364,7 @@ def _make_copy(folder: WorkFolder) -> None:
     )
     if done.returncode:
         said = " ".join(done.stderr.decode("utf-8", "replace").split())[:1000]
-        raise StorageError(f"{origin} could not be copied: {said}", hint="Put that right, then try again.")
+        raise StorageError(f"{origin} could not be copied: {said}", hint="Fix the problem, then try again.")
     for entry in _files(path):
         # No process would be listening on the copy of a socket or a pipe.
         if stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) in (stat.S_IFSOCK, stat.S_IFIFO):
@@ -380,7 +380,7 @@ def write_files(folder: WorkFolder, trees: Trees, snapshot: Snapshot) -> None:
         trees.restore(snapshot, path, source=folder.source)
     else:  # a copy of a folder without git, in a repository around the home folder
         raise UsageError(
-            f"{path} is in a repository that is not the thread's",
+            f"{path} is in a repository other than the thread's",
             hint=Hint("Fork with the files as they are now", "keep_files"),
         )
     os.makedirs(folder.cwd, exist_ok=True)
