@@ -266,7 +266,7 @@ WRONG_WORDS = {
         "serve stop",
         3,
         "rolecall: no service is running in {home}\n"
-        "  There is nothing to stop; ROLECALL_HOME names another home.\n",
+        "  If the service uses another home, set ROLECALL_HOME to that home.\n",
     ),
     "a thread that is queued for no service": Mistake(
         "run ./decide.yaml -p x --detach",
@@ -409,7 +409,7 @@ def test_ids_that_are_short_wrong_or_ambiguous(shop: Shop) -> None:
         "thread kill",
         2,
         "rolecall: no thread is named, and killing a thread cannot be undone\n"
-        f"  The latest of this folder is {second} · Decide it. Name it if you mean it.\n",
+        f"  The latest of this folder is {second} · Decide it. Name it to use it.\n",
     )
 
 
@@ -424,7 +424,9 @@ def test_answers_that_do_not_fit_or_that_nobody_asked_for(shop: Shop) -> None:
     ):
         shop.refuse(f"thread answer {fields}", 2, wrong + misfit + see)
     shop.refuse("thread answer --field '$stats=good'", 2, see)
-    shop.refuse("thread answer --field '=good'", 2, "Your shell replaces $status by the value of a variable")
+    shop.refuse(
+        "thread answer --field '=good'", 2, "Your shell replaces $status with the value of a variable"
+    )
     shop.refuse(
         "thread answer --output nojson", 2, "rolecall: not JSON: Expecting value at line 1 column 1\n"
     )
@@ -502,7 +504,7 @@ def test_a_port_that_is_taken(shop: Shop) -> None:
         shop.refuse(
             f"web --no-open --port {port}",
             5,
-            "  Another process may have the port; take a free one: add --port 0.\n",
+            "  Another process might be using the port; choose a free one: add --port 0.\n",
         )
 
 

@@ -92,7 +92,7 @@ def test_what_cannot_be_undone_needs_an_id_or_a_yes(
         refused = rolecall("thread", *words, cwd=folder, check=2).stderr
         assert refused == (
             f"rolecall: no thread is named, and {why}\n"
-            f"  The latest of this folder is {latest} · Write it. Name it if you mean it.\n"
+            f"  The latest of this folder is {latest} · Write it. Name it to use it.\n"
         )
     monkeypatch.chdir(folder)
     for answer, code in (("", 2), ("y", 0)):

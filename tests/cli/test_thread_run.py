@@ -684,7 +684,7 @@ def test_status_is_taken_for_the_name_that_a_shell_would_expand(flow: Flow, give
 def test_a_name_that_the_shell_expanded_to_nothing_is_explained(flow: Flow, given: list[str]) -> None:
     ident = ask_a_person(flow, SHIP)
     told = " ".join(flow.rolecall("thread", "answer", ident, *given, check=2).stderr.split())
-    assert "Your shell replaces $status by the value of a variable" in told
+    assert "Your shell replaces $status with the value of a variable" in told
     assert "Write status=…, or use single quotes: '$status=…'." in told
 
 

@@ -269,7 +269,7 @@ def test_a_model_that_is_not_there_is_refused(repo: Repo, model: str, told: str)
 
 def test_a_port_that_is_taken_is_said(repo: Repo, client: Client) -> None:
     port = str(urlsplit(client.address).port)
-    assert "cannot be listened on" in repo.refused("serve", "--port", port)
+    assert "cannot listen on" in repo.refused("serve", "--port", port)
 
 
 def test_it_ends_with_a_signal_and_says_nothing_else(repo: Repo) -> None:

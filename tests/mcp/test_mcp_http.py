@@ -333,7 +333,7 @@ def test_on_port_80_a_host_without_a_port_is_ours(project: Path) -> None:
 @pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.example", "[::1]", "a b", ""])
 def test_a_host_that_is_no_address_is_refused(project: Path, host: str) -> None:
     said = refused(project, "--http", "--host", host, "--token-env", "DOOR_TOKEN", DOOR_TOKEN=TOKEN)
-    assert f"--host {host!r} is not an address that can be listened on" in said
+    assert f"--host {host!r} is not an address on which a server can listen" in said
     assert "127.0.0.1" in said
 
 
@@ -378,7 +378,7 @@ def test_clients_that_never_finish_hold_up_neither_others_nor_the_end(project: P
 def test_a_port_that_is_taken_is_named(project: Path, door: Served) -> None:
     port = str(urlsplit(door.address).port)
     said = refused(project, "--http", "--port", port, code=5)
-    assert f"127.0.0.1:{port} cannot be listened on" in said
+    assert f"the server cannot listen on 127.0.0.1:{port}" in said
 
 
 def test_an_interrupt_ends_the_http_door(project: Path) -> None:

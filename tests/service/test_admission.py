@@ -129,7 +129,7 @@ def test_an_agent_called_often_enough_is_waited_for_until_the_oldest_call_is_old
     state = QueueState(crowd, calls={"claude": [NOW - 59_000, NOW - 10_000]})
     verdict = decide(given, state, NOW)
     assert verdict.admit == ("b",)
-    assert verdict.wait == {"a": "claude was called as often as it may be (2/min)"}
+    assert verdict.wait == {"a": "claude has reached its call rate (2/min)"}
     assert verdict.look_again_at == NOW + 1_000
     assert decide(given, state, NOW + 1_000).admit == ("a", "b")
     assert decide(given, state, NOW + 999).admit == ("b",)
@@ -326,7 +326,7 @@ def test_where_time_alone_brings_an_answer_it_says_when_to_look_again(
             assert not callable_ever or (later.step, later.admit) == (verdict.step, verdict.admit)
     else:
         assert verdict.look_again_at > NOW
-        refused = [reason for reason in verdict.wait.values() if "called" in reason or "spent" in reason]
+        refused = [reason for reason in verdict.wait.values() if "call rate" in reason or "spent" in reason]
         assert refused or any("drop" in reason or "max" in reason for reason in verdict.discard.values())
 
 

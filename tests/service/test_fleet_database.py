@@ -496,7 +496,7 @@ def test_a_machine_whose_promise_is_over_is_gone_and_its_name_is_free(store: Sto
     now += 1_001
     assert [one.is_alive for one in machines.list_machines(store)] == [False]
     second.enter(machines.Facts(slots=2))
-    with pytest.raises(Conflict, match="another machine has the name"):
+    with pytest.raises(Conflict, match="another machine now has the name"):
         first.tell(machines.Facts(slots=4))
     first.leave()
     assert [(one.executor, one.facts.slots) for one in machines.list_machines(store)] == [("alpha:2", 2)]

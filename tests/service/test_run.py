@@ -278,7 +278,7 @@ def test_whoever_follows_waits_for_a_service_that_died_to_come_back(service: Ser
     service.kill()
     assert following.stderr is not None
     told = next(line for line in following.stderr if not line.startswith("thread "))
-    assert told == "the service has ended: the thread waits for it to come back\n"
+    assert told == "the service has ended; the thread is waiting for it to run again\n"
     service.start()
     output, _ = following.communicate(timeout=PATIENCE)
     assert following.returncode == 0

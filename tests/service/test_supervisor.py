@@ -178,7 +178,7 @@ def test_an_agent_that_may_be_called_no_more_is_waited_for_and_nobody_fails(tmp_
         # What is counted is when a call is decided; the worker that makes it takes a moment to begin.
         first = min(service.state(name)["service"]["admitted_at"] for name in names)
         assert calls[-1] - first >= 2_500  # the clocks of a fleet's processes differ a little
-        assert "was called as often as it may be" not in "".join(service.kinds(names[0]))
+        assert "has reached its call rate" not in "".join(service.kinds(names[0]))
 
 
 def test_what_steps_cost_is_summed_up_and_stops_admission_for_the_day(tmp_path: Path) -> None:
@@ -571,7 +571,7 @@ def test_a_service_whose_home_is_deleted_says_so_and_ends_with_its_agents(servic
     for pid in service.processes():
         gone(pid)
     told = f"the home of the service, {service.home}, was deleted or replaced"
-    assert f"{told}: interrupting its steps and ending" in service.output()
+    assert f"{told}: interrupting the service's steps and ending" in service.output()
     assert f"rolecall: {told}" in service.output() and "Traceback" not in service.output()
 
 

@@ -572,7 +572,7 @@ def test_a_sense_is_as_it_lies_there_each_time_it_is_called(stage: Stage) -> Non
         ("def sense():\n    return [1]\n", "returned a list; a signal is a dict, a text or None"),
         ("def sense():\n    return {'x': {1}}\n", "returned something that is not plain data"),
         ("async def sense():\n    return 'x'\n", "must be a plain function, not an async one"),
-        ("def sense(a, b=1):\n    return 'x'\n", "is called without arguments, and wants a"),
+        ("def sense(a, b=1):\n    return 'x'\n", "is called without arguments, but requires a"),
         ("import os\nos._exit(9)\n", "its process ended without an answer (exit code 9)"),
         ("import sys\nsys.exit('bye')\n", "senses/feel.py:2: SystemExit: bye"),
         ("x = 1\n", "it has no function `sense`"),

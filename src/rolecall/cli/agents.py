@@ -38,8 +38,8 @@ FAILED = 6
 
 _NOT_ALONE = {
     "run": "It only runs a command and answers no question: run the command yourself.",
-    "workflow": "A workflow is tried by a thread: `rolecall thread start NAME -p TASK`.",
-    "external": "It adds a step to a thread, so it is tried by one: `rolecall thread start NAME -p TASK`.",
+    "workflow": "To try a workflow, start a thread: `rolecall thread start NAME -p TASK`.",
+    "external": "It adds a step to a thread. To try it, start a thread: `rolecall thread start NAME -p TASK`.",
 }
 """Adapters that can be used only within a thread, with what to do instead."""
 
@@ -67,8 +67,8 @@ def agents_table(findings: Iterable[AgentFinding]) -> str:
     "list the agents Rolecall can run and whether they are installed",
     "rolecall agents list\nrolecall agents list claude --options\nrolecall agents list --restrictions",
     argument("agents", "NAME", "only these adapters (default: all)", nargs="*"),
-    flag("--options", "show the options of each, with their types"),
-    flag("--restrictions", "show which restrictions can be enforced for each"),
+    flag("--options", "show each agent's options, with their types"),
+    flag("--restrictions", "show which restrictions can be enforced for each agent"),
 )
 def list_agents(options: Namespace) -> CommandResult:
     known: dict[str, Any] = {cast.name: cast.agent for cast in (*known_agents(), *preset_agents())}

@@ -92,7 +92,7 @@ AGENT = argument(
 LIMIT = argument(
     "--limit",
     "NAME=VALUE",
-    f"suspend the thread at this much: {', '.join(LIMITS)}, or of one role: ROLE.steps=3",
+    f"suspend the thread at this limit: {', '.join(LIMITS)}, or for one role: ROLE.steps=3",
     type=parse_limit,
     action="append",
     default=[],
@@ -151,7 +151,7 @@ def find_thread(rolecall: Rolecall, name: str | None, *, ask: str = "", is_waiti
         return thread
     if not asking.confirm(
         f"{about}\n{ask[0].upper()}{ask[1:]}. Do it?",
-        f"The latest of this folder is {about.removeprefix('thread ')}. Name it if you mean it.",
+        f"The latest of this folder is {about.removeprefix('thread ')}. Name it to use it.",
         problem=f"no thread is named, and {ask}",
     ):
         raise UsageError("nothing was done", hint="Name another thread: `rolecall thread list` shows them.")

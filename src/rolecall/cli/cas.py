@@ -67,7 +67,7 @@ def get(options: Namespace) -> CommandResult:
     "store a JSON payload under a type",
     "rolecall cas put @ocas/object '{\"a\": 1}'",
     argument("type", "TYPE", "the id of a schema, or @ocas/string and the like"),
-    argument("data", "DATA", "JSON, or a file of it; - reads standard input"),
+    argument("data", "DATA", "JSON, or a JSON file; - reads standard input"),
     STORE,
 )
 def put(options: Namespace) -> CommandResult:
@@ -191,7 +191,7 @@ def get_schema(options: Namespace) -> CommandResult:
     "cas schema put",
     "register a JSON Schema as a type",
     "rolecall cas schema put person.json\nrolecall cas schema put - < person.json",
-    argument("schema", "FILE", "a file of JSON, - for standard input, or the JSON itself"),
+    argument("schema", "FILE", "a JSON file, - for standard input, or the JSON itself"),
     STORE,
 )
 def put_schema(options: Namespace) -> CommandResult:

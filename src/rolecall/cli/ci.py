@@ -23,7 +23,7 @@ from rolecall.settings import forge
 
 @verb(
     "ci run",
-    "in a job of GitHub or GitLab: start or continue the thread that the event is about",
+    "in a GitHub Actions or GitLab CI job: start or continue the thread that the event is about",
     "rolecall ci run fix-issue --limit cost=5\n"
     "rolecall ci run review-change --prompt 'Review this change' --allow alice --allow bob\n"
     "rolecall ci run implement-issue --setup 'npm ci' --request",
@@ -37,7 +37,7 @@ from rolecall.settings import forge
     argument(
         "--allow",
         "NAME",
-        "only these people may start and continue threads; may be repeated (default: who may push)",
+        "only these people may start and continue threads; may be repeated (default: people with push access)",
         action="append",
         default=[],
     ),

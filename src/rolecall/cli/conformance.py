@@ -68,7 +68,7 @@ def _text(report: ConformanceReport) -> str:
     if lines:
         blocks.append("\n".join(["malformed:", *lines]))
     if report.passed_over:
-        blocks.append(f"passed over, because they are schemas: {', '.join(report.passed_over)}")
+        blocks.append(f"skipped, because they are schemas: {', '.join(report.passed_over)}")
     counts = report.counts
     summary = [f"{counts['passed']} passed", f"{counts['failed']} failed"]
     reasons = ", ".join(dict.fromkeys(result.reason for result in report.results if result.reason))

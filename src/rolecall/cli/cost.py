@@ -90,9 +90,7 @@ def _text(by: str, total: Spent, rows: list[Spent]) -> str:
     if has_threads:
         lines.append("each: reported and estimated cost per completed thread, if none of it is unknown")
     if total.estimated:
-        lines.append(
-            "estimated: steps without a reported cost, at the price of the same agent's other tokens"
-        )
+        lines.append("estimated: steps without a reported cost, priced like the same agent's other tokens")
     if total.unknown:
         lines.append("unknown: steps whose agent has never reported a cost; no amount includes them")
     return "\n".join(lines)

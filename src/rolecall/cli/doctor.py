@@ -49,7 +49,9 @@ _NONE = "–"
     "doctor",
     "check that the agents and the endpoint that workflows need are here, and say what to fix",
     "rolecall doctor\nrolecall doctor solve-issue\nrolecall doctor --all",
-    argument("workflows", "WORKFLOW", "these workflows (default: all of the project)", nargs="*"),
+    argument(
+        "workflows", "WORKFLOW", "the workflows to check (default: all workflows of the project)", nargs="*"
+    ),
     flag("--all", "check every known agent, needed or not"),
     STORE,
 )

@@ -78,7 +78,7 @@ LIMITS: tuple[Argument, ...] = (
     argument(
         "--limit",
         "NAME=VALUE",
-        "suspend the run at this much: cost or minutes of all its threads",
+        "suspend the run at this limit: cost or minutes of all its threads",
         type=partial(parse_limit, kinds=("cost", "minutes")),
         action="append",
         default=[],
@@ -170,7 +170,7 @@ def _tell_plan(plan: EvalPlan, *, is_compared: bool) -> None:
     if is_compared or len(suite.variants) > 1:
         least = plan.smallest_difference
         shown = f"{least * 100:.0f} points" if least is not None else "none, with so few tasks"
-        say(f"smallest difference it shows, from a pass rate of 70 %: {shown}")
+        say(f"smallest detectable difference, from a pass rate of 70 %: {shown}")
     for name, paths in plan.omitted.items():
         warn(f"{name}: {', '.join(paths[:5])} left out: large, or named like a secret")
     if (run := plan.going_on) is not None:
@@ -427,7 +427,7 @@ def check(options: Namespace) -> CommandResult:
 
 @verb(
     "eval export",
-    "write a run with its suite, threads and files to a bundle; `cas import` takes it over",
+    "write a run with its suite, threads and files to a bundle, which `cas import` can import",
     "rolecall eval export 4J2Q run.tgz",
     argument("run", "RUN", "a run, by a part of its id"),
     argument("path", "PATH", "a new file (.tgz compresses), or a folder (ends in /)"),

@@ -32,9 +32,9 @@ def _noise(text: str) -> float:
 
 @verb(
     "eval bisect",
-    "find the version of a workflow that broke a suite, among those put under its name; or, with --recorded, the "
+    "find the version of a workflow that broke a suite, among the stored versions; or, with --recorded, the "
     "program, model, agent or version with which recorded runs began to fail. Exit codes: 0 found, 1 nothing is "
-    "broken, 6 not finished or not certain, 130 interrupted; the same command continues",
+    "broken, 6 not finished or not certain, 130 interrupted; repeat the command to continue",
     "rolecall eval bisect evals/fix-bug.yaml --from 3J5PZ3D1\n"
     "rolecall eval bisect evals/fix-bug.yaml --from 1.2 --to 1.9 --noise 0.2\n"
     "rolecall eval bisect evals/fix-bug.yaml --recorded",
@@ -89,7 +89,7 @@ def bisect(options: Namespace) -> int:
         )
     show(options, found.dump(), lambda: _describe(found))
     if found.status == "unfinished":
-        warn("not finished; the same command continues")
+        warn("not finished; repeat the command to continue")
         return INTERRUPTED if stopped.cancel.is_set() else INFRASTRUCTURE
     return 0 if found.status == "found" else 1
 

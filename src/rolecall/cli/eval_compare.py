@@ -34,7 +34,7 @@ _WIDTH = 78
 
 @verb(
     "eval compare",
-    "compare two variants in pairs of tasks: what was fixed and what was broken, and whether that is more than chance",
+    "compare two variants task by task: what was fixed, what was broken, and whether that is more than chance",
     "rolecall eval compare\nrolecall eval compare 4J2Q 9S8N\nrolecall eval compare 4J2Q:opus 9S8N:haiku --json",
     argument(
         "base", "BASE", "a run (a part of its id; default: the newest), or RUN:VARIANT", nargs="?", default=""
@@ -42,7 +42,7 @@ _WIDTH = 78
     argument(
         "variant",
         "VARIANT",
-        "the variant to compare with it, named the same way (default: the other variants of BASE)",
+        "the variant to compare with BASE, named in the same way (default: the other variants of BASE)",
         nargs="?",
         default="",
     ),
@@ -57,7 +57,7 @@ def compare(options: Namespace) -> CommandResult:
 @verb(
     "eval gate",
     "run a suite and fail if it is worse than a base. Exit codes: 0 not worse, 1 worse, 6 not decided because threads "
-    "could not run or be judged, 7 not decided because a limit is used up, 130 interrupted",
+    "could not run or be judged, 7 not decided because a limit was reached, 130 interrupted",
     "rolecall eval gate evals/fix-bug.yaml --save main\n"
     "rolecall eval gate evals/fix-bug.yaml --against main\n"
     "rolecall eval gate evals/fix-bug.yaml --against 4J2Q:opus --stop-early",

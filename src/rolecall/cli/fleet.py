@@ -30,8 +30,8 @@ def status(options: Namespace) -> CommandResult:
         shown = control.ask(config.home(), {"do": "fleet"})
         if not shown:
             raise StorageError(
-                "the machine in this home does not reach the database of its fleet",
-                hint="`rolecall serve status` says since when; it continues by itself once the server answers.",
+                "the machine of this home cannot reach its fleet's database",
+                hint="`rolecall serve status` says since when; work continues by itself once the server answers.",
             )
     else:
         try:
@@ -39,7 +39,7 @@ def status(options: Namespace) -> CommandResult:
                 shown = machines.status(rolecall.store)
         except NotFound as error:
             raise NotFound(
-                str(error), hint="The first machine makes it: `rolecall serve --database URL`."
+                str(error), hint="The first machine creates it: `rolecall serve --database URL`."
             ) from error
     found = shown["machines"]
     count = sum(machine["alive"] for machine in found)
@@ -55,7 +55,7 @@ def status(options: Namespace) -> CommandResult:
         state = ("leads" if machine["leads"] else "there") if machine["alive"] else "gone"
         busy = f"{machine['busy']} of {machine['slots']}"
         rows.append((machine["machine"], state, busy, machine["per_minute"], machine["process"]))
-    nobody = "No machine has served this store. On each: `rolecall serve --database URL`."
+    nobody = "No machine has served this store. On each machine, run `rolecall serve --database URL`."
     lines.append(table(rows, ("machine", "state", "steps", "a minute", "process")) if rows else nobody)
     for machine in found:
         lines += [f"{machine['machine']}: {problem}" for problem in machine["problems"].values()]

@@ -129,7 +129,7 @@ class _Bell:
     def _say_service_ended(self) -> None:
         self._is_alone = True
         over_last_line = "\r\033[K" if sys.stderr.isatty() else ""
-        text = "the service has ended: the thread waits for it to come back"
+        text = "the service has ended; the thread is waiting for it to run again"
         print(f"{over_last_line}{text}", file=sys.stderr, flush=True)
 
     async def _connect(self) -> None:

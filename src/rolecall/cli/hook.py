@@ -52,10 +52,10 @@ class _Words(NamedTuple):
 
 @verb(
     "hook",
-    "handle an event of a host, and answer in the host's form",
+    "handle an event from a host, and answer in the host's format",
     "rolecall hook claude PreToolUse --project . < event.json\n"
     """echo '{"session": "s", "text": "[plan] go"}' | rolecall hook rolecall user_message --project .""",
-    argument("host", "HOST", "claude, codex, opencode, or rolecall for our own form"),
+    argument("host", "HOST", "claude, codex, opencode, or rolecall for Rolecall's own format"),
     argument("event", "EVENT", "the event, as the host calls it"),
     argument("--project", "DIR", "the project (default: the repository around this folder)"),
     argument("--harness", "NAME", "the name under which hooks keep their files (default: rolecall)"),

@@ -294,11 +294,11 @@ def show_passages(options: Namespace) -> CommandResult:
 def forget(options: Namespace) -> CommandResult:
     if options.cache:
         freed = Knowledge.drop_vectors()
-        text = f"{freed / 1e6:,.1f} MB of vectors are gone; a sync computes them again"
+        text = f"{freed / 1e6:,.1f} MB of vectors were deleted; the next sync computes them again"
         return CommandResult({"freed": freed}, text)
     knowledge = Knowledge(options.repo or Knowledge().root)
     was_there = knowledge.forget()
-    text = f"the index of {knowledge.folder} is gone; {'knowledge.yaml stays' if was_there else 'there was none'}"
+    text = f"the index of {knowledge.folder} was deleted; {'knowledge.yaml stays' if was_there else 'there was none'}"
     return CommandResult({"repository": knowledge.folder, "removed": was_there}, text)
 
 
@@ -307,7 +307,7 @@ def forget(options: Namespace) -> CommandResult:
 
 @verb(
     "knowledge serve",
-    "give the vectors of a model to others, each text computed once",
+    "serve the vectors of a model over HTTP, computing each text once",
     "rolecall knowledge serve --port 8766\n"
     "rolecall knowledge serve --model openai/text-embedding-3-small --host 0.0.0.0 --token-env TOKEN",
     argument(

@@ -133,7 +133,7 @@ def _say_once(options: Namespace, rolecall: Rolecall, thread: Thread | None) -> 
     if text:
         thread = _speak(options, rolecall, thread, text)
     if thread is None:
-        raise UsageError("nothing was said", hint="Write it behind `rolecall lead`, or pipe it in.")
+        raise UsageError("nothing was said", hint="Write it after `rolecall lead`, or pipe it in.")
     if thread.notice:
         tell(f"⚠ {thread.notice}")
     if thread.state.status == Status.SUSPENDED and not text:
@@ -232,7 +232,7 @@ class LeadConversation:
         """Say why the Lead has not finished its turn, and how the turn can be finished."""
         self._is_stopped = thread.role == "lead"
         if thread.status == "completed":
-            say(paint(fold("This conversation has ended; your next message begins another."), "dim"))
+            say(paint(fold("This conversation has ended; your next message begins a new one."), "dim"))
         elif self._is_stopped:
             is_elsewhere = thread.status == Status.RUNNING
             stopped = (

@@ -105,7 +105,7 @@ def read(options: Namespace) -> CommandResult | None:
 
 @verb(
     "memory merge",
-    "join two notes; a commit removes what was joined",
+    "merge two notes into one; a git commit removes the merged notes",
     "rolecall memory merge retry-limits api-limits\n"
     "rolecall memory merge retry-limits api-limits --into call-limits",
     argument("first", "A", "the note to merge into"),
@@ -123,13 +123,13 @@ def merge(options: Namespace) -> CommandResult:
 
 @verb(
     "memory gc",
-    "show which notes may be deleted and why, or delete them by a commit that can be undone",
+    "show which notes can be deleted and why, or delete them in a commit that can be undone",
     "rolecall memory gc\nrolecall memory gc --delete retry-limits",
     either(
         argument("--delete", "NAME", "delete these, each by a commit", nargs="+"),
         flag(
             "--auto",
-            "delete notes with three signals against them, if `memory.autoDelete` of the configuration is true",
+            "delete notes with three signals against them, if `memory.autoDelete` is true in the configuration",
         ),
     ),
     PROJECT,

@@ -1,4 +1,4 @@
-"""`rolecall notify`: send a trial notification. Run with `python -m`, this module sends the notification on standard
+"""`rolecall notify`: send a test notification. Run with `python -m`, this module sends the notification on standard
 input."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LINE = 200
 
 @verb(
     "notify",
-    "send a trial notification in every way configured under `notify`",
+    "send a test notification in every way configured under `notify`",
     "rolecall notify",
 )
 def notify(_options: Namespace) -> CommandResult:

@@ -76,7 +76,7 @@ def show(options: Namespace, value: Any, text: str | Callable[[], str] | None = 
             print(json.dumps(value, ensure_ascii=False, allow_nan=False))
         except ValueError as exc:
             raise InvalidValue(
-                "the reply holds NaN or an infinity, which JSON cannot express",
+                "the reply contains NaN or an infinity, which JSON cannot express",
                 hint="--format yaml shows it.",
             ) from exc
     elif kind == "yaml":
@@ -521,7 +521,7 @@ def parse_json(text: str) -> Any:
         result: dict[str, Any] = {}
         for key, value in pairs:
             if key in result:
-                raise InvalidValue(f"the key {key!r} stands twice in one object")
+                raise InvalidValue(f"the key {key!r} appears twice in one object")
             result[key] = value
         return result
 

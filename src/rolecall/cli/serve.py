@@ -49,7 +49,9 @@ def _fleet(parser: ArgumentParser) -> None:
         metavar="URL",
         help="join the fleet that has this PostgreSQL database (default: the configured store)",
     )
-    group.add_argument("--machine", metavar="NAME", help="its name in the fleet (default: the host's)")
+    group.add_argument(
+        "--machine", metavar="NAME", help="the machine's name in the fleet (default: the host's name)"
+    )
     group.add_argument("--slots", type=between(1), metavar="N", help="steps at once on it (default: 8)")
     group.add_argument(
         "--lease",

@@ -52,8 +52,8 @@ class Answers(NamedTuple):
     "rolecall setup\nrolecall setup --agent command:./agent.sh\n"
     "rolecall setup --provider openrouter --model qwen/qwen3-coder --api-key - < key.txt",
     argument("--provider", "NAME", "a provider of models, such as openrouter"),
-    argument("--base-url", "URL", "its OpenAI-compatible address (known for some)"),
-    argument("--api-key", "KEY", "its key; - reads standard input, which no process list shows"),
+    argument("--base-url", "URL", "its OpenAI-compatible address (known for some providers)"),
+    argument("--api-key", "KEY", "its key; - reads it from standard input, so that no process list shows it"),
     argument("--model", "NAME", "the model, by the provider's name for it"),
     argument("--agent", "NAME", "the agent that plays roles by default"),
 )

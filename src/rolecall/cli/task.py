@@ -44,7 +44,7 @@ _LONG = ("context", "approach", "acceptance", "risk")
     argument(
         "--owner-reuse-policy",
         None,
-        "whether an earlier instance continues with it",
+        "whether an earlier instance continues with the task",
         choices=REUSE_POLICIES,
     ),
     PROJECT,
@@ -175,7 +175,7 @@ def close(options: Namespace) -> CommandResult | int:
     "find closed cycles, the latest last",
     "rolecall history search migration\nrolecall history search --last 3",
     argument(
-        "query", "TEXT", "only cycles that have this text anywhere (default: all)", nargs="?", default=""
+        "query", "TEXT", "only cycles that contain this text anywhere (default: all)", nargs="?", default=""
     ),
     argument("--last", "N", "at most the latest N (default: 10)", type=between(0), default=10),
     PROJECT,
@@ -198,9 +198,9 @@ def search_history(options: Namespace) -> CommandResult:
 
 @verb(
     "artifact write",
-    "write an artifact, over one of the same name",
+    "write an artifact, replacing one of the same name",
     "rolecall artifact write findings/storage.md notes.md\ngit diff | rolecall artifact write change.diff",
-    argument("name", "NAME", "its name among the artifacts, with folders if wanted"),
+    argument("name", "NAME", "the artifact's name, optionally with folders"),
     argument("file", "FILE", "its text (default: standard input)", nargs="?", default="-"),
     PROJECT,
 )

@@ -26,7 +26,7 @@ from rolecall.workflow.route import Next
 _MOST_LINES = 20
 """How many lines of the previous answer are shown."""
 _EMPTY_NAME = (
-    "Your shell replaces $status by the value of a variable, which is empty. "
+    "Your shell replaces $status with the value of a variable, which is empty. "
     "Write status=…, or use single quotes: '$status=…'."
 )
 
@@ -275,7 +275,7 @@ def _show_question(
             )
             parts.append("\n".join([title, *fields]).replace("`", ""))
         parts.append(
-            "All at once as a JSON object: --output @FILE. Free text besides: --body TEXT or --body @FILE."
+            "All at once as a JSON object: --output @FILE. Free text in addition: --body TEXT or --body @FILE."
         )
     which = "one of these commands" if commands[1:] else "this command"
     how = "\n".join([f"Answer with {which} and your own values:", *(f"  {one}" for one in commands)])

@@ -94,7 +94,7 @@ def check_out(options: Namespace) -> CommandResult:
         "file", "FILE[:LINE]", "its path from the top of the work tree; LINE may be a range such as 40-60"
     ),
     argument(
-        "--at", "STEP", "as the file was after this step: an id, a number, or start (default: the last)"
+        "--at", "STEP", "the file as it was after this step: an id, a number, or start (default: the last)"
     ),
     STORE,
 )

@@ -227,12 +227,14 @@ def _ago(ms: int) -> str:
     "thread list",
     "list threads, the newest first",
     "rolecall thread list\nrolecall thread list --status suspended",
-    argument("--status", "S,S", "only these; active means all that have not ended (default)"),
+    argument(
+        "--status", "S,S", "only threads with this status; active means all that have not ended (default)"
+    ),
     flag("--all", "also those that have ended"),
     argument("--workflow", "NAME", "only threads of this workflow, by name or id"),
     argument("--since --after", "TIME", f"started since: {TIMES}", type=parse_time),
     argument("--before", "TIME", "started before that time", type=parse_time),
-    argument("--text", "WORDS", "only those with all these words in title, workflow or reason"),
+    argument("--text", "WORDS", "only threads with all these words in title, workflow or reason"),
     argument("--max --take", "N", f"at most N (default {_PAGE})", type=between(0), default=_PAGE),
     argument("--skip", "N", "leave out the first N", type=between(0), default=0),
     argument("--page", "THREAD", "continue after this thread, the last one of the previous page"),
@@ -362,7 +364,7 @@ def _fields_text(output: Any) -> str:
 
 @verb(
     "thread read",
-    "print a thread as Markdown, the newest steps that fit",
+    "print a thread as Markdown, with the newest steps that fit",
     "rolecall thread read 01M7F72S\nrolecall thread read 01M7F72S --quota 20000",
     THREAD,
     argument("--quota", "N", "characters (default 4000)", type=between(0), default=4000),

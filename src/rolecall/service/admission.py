@@ -149,7 +149,7 @@ class _Meter:
         # expires.
         if rate.count > 0:
             self.look_again(sorted(calls)[-rate.count] + rate.per_seconds * 1000)
-        return f"{name} was called as often as it may be ({rate})"
+        return f"{name} has reached its call rate ({rate})"
 
     def look_again(self, at: int) -> None:
         at = max(at, self._now + 1)

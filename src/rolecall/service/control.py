@@ -129,7 +129,7 @@ def running_already(home: str) -> Conflict:
 def unwritable(home: str, error: OSError) -> StorageError:
     return StorageError(
         f"the service cannot be started in {home}: {error.strerror}",
-        hint="It needs a folder that it can write to; ROLECALL_HOME names one.",
+        hint="Set ROLECALL_HOME to a folder that the service can write to.",
     )
 
 
@@ -209,7 +209,7 @@ def stop(home: str, *, finish: bool) -> None:
     if pipe is None:
         raise NotFound(
             f"no service is running in {home}",
-            hint="There is nothing to stop; ROLECALL_HOME names another home.",
+            hint="If the service uses another home, set ROLECALL_HOME to that home.",
         )
     with pipe:
         pipe.settimeout(None)

@@ -112,15 +112,15 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except (OSError, UnicodeError) as error:
         raise UsageError(
-            f"--host {host!r} is not an address that can be listened on: {error}",
+            f"--host {host!r} is not an address on which a server can listen: {error}",
             hint="Give an address or a name of this machine, such as 127.0.0.1.",
         ) from error
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         raise StorageError(
-            f"{host}:{port} cannot be listened on: {error.strerror or error}",
-            hint=Hint("Another process may have the port; take a free one", "free_port"),
+            f"the server cannot listen on {host}:{port}: {error.strerror or error}",
+            hint=Hint("Another process might be using the port; choose a free one", "free_port"),
         ) from error
 
 

@@ -147,10 +147,10 @@ WORKFLOW_FIELDS: dict[str, Field | Form[Any]] = {
     "concurrency": Field(_count(), "Threads of this workflow at once (1)."),
     "overflow": Field(
         Choice(*get_args(Overflow)),
-        "Whether threads that come while it is busy wait (queue) or are discarded.",
+        "Whether threads that arrive while the workflow is busy wait (queue) or are discarded.",
     ),
     "max_queue": Field(_count(0), "How many threads may wait; if more do, the oldest is discarded."),
-    "priority": Field(_count(0, HIGHEST), "Threads with a higher one are admitted first (0)."),
+    "priority": Field(_count(0, HIGHEST), "Threads with a higher priority are admitted first (0)."),
 }
 
 

@@ -129,7 +129,7 @@ def _trigger_problems(reading: ProjectReading, trigger: Trigger, around: Surroun
             secret = around.env.get(variable, "")
             if not secret:
                 message = f"the variable {variable!r}, which holds the hook's secret, is not set"
-                hint = f"Write {variable}=… into `.env` in the home; without it nobody is let in."
+                hint = f"Write {variable}=… into `.env` in the home; without it every request is refused."
                 yield Problem("error", message, *_at(reading, trigger, key), hint)
             elif len(secret) < SHORTEST_SECRET:
                 hint = f"Use at least {SHORTEST_SECRET} random characters: openssl rand -hex 32"

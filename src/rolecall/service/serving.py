@@ -82,7 +82,7 @@ async def run_until_stopped(
         if living.done():
             return await living
     problem = f"the home of the service, {config.home()}, was deleted or replaced"
-    log(f"{problem}: interrupting its steps and ending")
+    log(f"{problem}: interrupting the service's steps and ending")
     stop()
     with suppress(RolecallError):  # store errors are expected here
         await living
@@ -274,6 +274,6 @@ def of_no_project(folder: str) -> Companion:
 
     async def no_project(supervisor: Supervisor) -> None:
         name = project_file.FILE
-        supervisor.log(f"{folder} has no {name}: no file is followed, nothing is triggered")
+        supervisor.log(f"{folder} has no {name}: no files are watched, and nothing is triggered")
 
     return no_project

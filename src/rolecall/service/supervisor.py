@@ -107,7 +107,7 @@ class Supervisor:
         await self._workers.open()
         self._held = {slot.thread: _Held(slot) for slot in queue.slots(self.store)}
         if self._held:
-            self.log(f"taking up what was running: {', '.join(self._held)}")
+            self.log(f"taking over the threads that were running: {', '.join(self._held)}")
         queue.forget_old_days(self.store, now=self.store.now())
         beside = [asyncio.create_task(self._accompany(companion)) for companion in companions]
         await self._door.open(door)

@@ -123,7 +123,7 @@ def migrate(url: str) -> None:
             dbos.DBOS.migrate(url, schema=DBOS_SCHEMA)
     except (psycopg.Error, sql_errors.SQLAlchemyError) as error:
         raise StorageError(
-            f"the tables of the fleet cannot be made in {shown(url)}: {PostgresServer(url).quote(error)[:500]}",
+            f"the fleet's tables cannot be created in {shown(url)}: {PostgresServer(url).quote(error)[:500]}",
             hint="The user needs the right to create schemas in the database.",
         ) from error
 

@@ -156,7 +156,7 @@ class Presence:
                 return
             if ref is not None and ref.state.get("executor") != self._executor:
                 raise Conflict(
-                    f"another machine has the name {self._name.removeprefix(_PREFIX)!r} now",
+                    f"another machine now has the name {self._name.removeprefix(_PREFIX)!r}",
                     hint=Hint("Give this one a name of its own", "name_machine"),
                 )
             with suppress(Conflict):  # an earlier call, which the server answered late, has moved the ref

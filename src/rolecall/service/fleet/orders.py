@@ -85,7 +85,7 @@ def _translate_errors(method: Callable[P, T]) -> Callable[P, T]:
             first = " ".join(str(error).splitlines()[:1])
             raise StorageError(
                 f"orders cannot be read or written: {first}",
-                hint="Check that the PostgreSQL server runs; it is tried again.",
+                hint="Check that the PostgreSQL server is running. The operation is retried.",
             ) from error
 
     return call

@@ -92,4 +92,4 @@ def find_flaws(schedule: Cron) -> Iterator[tuple[str, str, str]]:
         hint = 'Minute, hour, day, month, weekday: "0 3 * * 1-5"'
         yield "cron", f"{schedule.expression[:80]!r} is not a schedule: {error}", hint
     except StopIteration:
-        yield "cron", f"{schedule.expression[:80]!r} never occurs", ""
+        yield "cron", f"{schedule.expression[:80]!r} never matches a date", ""

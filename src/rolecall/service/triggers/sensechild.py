@@ -43,7 +43,7 @@ def _load(path: str) -> Any:
         if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
     ]
     if needed:
-        raise _Misfit(f"`{FUNCTION}` is called without arguments, and wants {', '.join(needed)}")
+        raise _Misfit(f"`{FUNCTION}` is called without arguments, but requires {', '.join(needed)}")
     return function
 
 

@@ -109,9 +109,12 @@ _FIELDS = Section(
             Text(least=1), "What the thread is asked to do: a Mustache template over the signal."
         ),
         "dedupe": Field(
-            Text(least=1), "A template: of signals with the same text only the first starts a thread."
+            Text(least=1),
+            "A template. Of several signals for which it gives the same text, only the first starts a thread.",
         ),
-        "cooldown": Field(_Duration(), "How long to wait after a thread before another may start."),
+        "cooldown": Field(
+            _Duration(), "How long to wait after a thread has started before another can start."
+        ),
         "timeout": Field(_Duration(0.1), "Of a command or a sense (1m)."),
         "sandbox": SANDBOX,
     },
