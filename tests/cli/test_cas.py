@@ -289,7 +289,7 @@ def test_a_payload_as_deep_as_allowed_comes_out_in_every_format(rolecall: Roleca
         ("[1] 2", "not JSON"),
         ("NaN", "NaN is not JSON"),
         ('{"a": [-Infinity]}', "-Infinity is not JSON"),
-        ('{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' stands twice"),
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' appears twice"),
         ('"\\ud800"', "lone surrogate"),
         ('{"a": 1e999}', "/a is inf"),
         ("9007199254740993", "9007199254740993"),

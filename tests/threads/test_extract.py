@@ -138,7 +138,7 @@ def test_response_that_is_no_chat_completion_is_refused(body: bytes) -> None:
 def test_redirect_is_refused_and_the_key_goes_nowhere_else() -> None:
     with ModelServer([json.dumps(GOOD)]) as other:
         error = failure([Sends(b"", 307, {"Location": f"{other.base_url}/chat/completions"})])
-    assert "redirects (HTTP 307)" in error.message
+    assert "sent a redirect (HTTP 307)" in error.message
     assert other.requests == []
 
 
