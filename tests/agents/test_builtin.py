@@ -254,7 +254,7 @@ def test_what_goes_wrong_with_a_tool_is_told_to_the_model_which_goes_on(
     assert (reply.text, reply.ending) == ("I give up.", "completed")
     assert [text.split(";")[0].split(":")[0] for text in told] == [
         "unknown tool 'bash'",
-        "'../x' leads outside the work folder, and nothing outside can be reached",
+        "'../x' leads outside the work folder, where nothing can be accessed",
         "read_file was called with wrong arguments",
     ]
 

@@ -316,7 +316,7 @@ def test_landlock_alone_says_what_it_does_not_protect(home: Path) -> None:
 def test_the_home_as_a_work_folder_is_refused_where_secrets_in_it_cannot_be_hidden(home: Path) -> None:
     ended = run(plan(home, home, LAYERS["Landlock"]), "true", home)
     assert ended.ending == "failed"
-    assert f"'{home}/.ssh' cannot be hidden in a place that can be written" in ended.reason
+    assert f"'{home}/.ssh' cannot be hidden in a folder that can be written to" in ended.reason
 
 
 @pytest.mark.parametrize("layers", ["both", "mounts", "Landlock"])

@@ -519,7 +519,7 @@ def test_a_port_that_is_taken(shop: Shop) -> None:
         (
             "/proc/nowhere",
             "rolecall: /proc/nowhere/store.db cannot be used: No such file or directory: /proc/nowhere\n"
-            "  Check that its folder exists and is yours.\n",
+            "  Check that the folder exists and belongs to you.\n",
         ),
     ],
 )
@@ -532,7 +532,7 @@ def test_a_home_that_cannot_be_written(shop: Shop, home: str, told: str) -> None
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_home_without_permission(shop: Shop) -> None:
     shop.rolecall.home.mkdir(mode=0o500)
-    shop.refuse("run ./decide.yaml -p x", 5, "Check that its folder exists and is yours.\n")
+    shop.refuse("run ./decide.yaml -p x", 5, "Check that the folder exists and belongs to you.\n")
 
 
 def test_an_empty_folder_says_where_to_begin(shop: Shop, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_killed_while_files_are_written_the_next_process_finishes_without_asking
     if is_meddled:
         details = team.rolecall.json("thread", "step-details", f"{ident}#1")
         assert details["notes"] == [
-            "not reused: the files in the folder are not those that it found; "
+            "not reused: the files in the folder are not those from before the step; "
             "some of the step's changes might still be in the folder"
         ]
     else:

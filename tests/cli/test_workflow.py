@@ -217,7 +217,7 @@ def test_validate_warns_of_roles_that_nobody_would_play(rolecall: Rolecall, proj
     rolecall("config", "set", "agentOverrides.solve-issue.planner", "human", check=0)
     rolecall("config", "set", "agentOverrides.solve-issue.plannner", "human", check=0)
     [report] = rolecall.json("workflow", "validate", "solve-issue.yaml", cwd=project)
-    assert ["fits no role" in one["message"] for one in report["problems"]] == [True]
+    assert ["matches no role" in one["message"] for one in report["problems"]] == [True]
 
 
 @pytest.mark.parametrize(

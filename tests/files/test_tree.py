@@ -474,7 +474,7 @@ def test_changes_are_made_only_in_a_folder_that_is_as_it_was_found(tmp_path: Pat
     (here / "b").write_text("mine\n")
     as_it_is = contents(here)
     for is_begun in (False, True):
-        assert "not those that it found" in trees.advance(found, left, str(here), is_begun=is_begun)
+        assert "not those from before the step" in trees.advance(found, left, str(here), is_begun=is_begun)
     (here / "b").write_text("1\n")
     (here / "c").write_text("mine, and ignored\n")
     assert trees.advance(found, left, str(here)) == "c is in the way"

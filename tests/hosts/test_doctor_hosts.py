@@ -124,7 +124,10 @@ def test_no_server_is_run_that_a_repository_brings_along(machine: Machine, words
     args = [word.replace("touch ran", f"touch '{machine.folder}/ran'") for word in args]
     machine.edit(machine.project / ".mcp.json", mcpServers={"rolecall": {"command": program, "args": args}})
     told = machine.doctor(check=1)
-    refused = ("the server rolecall went missing", "rolecall lies in the project and is not this Rolecall")
+    refused = (
+        "the server rolecall went missing",
+        "rolecall is inside the project and does not belong to the Rolecall installation that is running",
+    )
     assert told["problem"][-1].endswith(refused)
     assert not any("server answers" in text for text in told["ok"])
     assert not (machine.folder / "ran").exists()
@@ -136,7 +139,10 @@ def test_no_hook_is_run_that_a_repository_brings_along(machine: Machine) -> None
     own = mark(machine, machine.project / "rolecall")
     machine.settings.write_text(machine.settings.read_text().replace(str(SCRIPT), shlex.quote(str(own))))
     problems = machine.doctor(check=1)["problem"]
-    assert any("lies in the project and is not this Rolecall" in text for text in problems)
+    assert any(
+        "is inside the project and does not belong to the Rolecall installation that is running" in text
+        for text in problems
+    )
     assert not (machine.folder / "ran").exists()
 
 

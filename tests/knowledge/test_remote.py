@@ -188,7 +188,7 @@ def test_what_is_no_vector_for_each_text_is_refused(fault: Fault, told: str) -> 
 
 def test_vectors_of_another_size_than_asked_for_or_than_before_are_refused() -> None:
     with VectorServer(size=8) as server:
-        with pytest.raises(StorageError, match="vectors of 8 numbers, and 16 were asked for"):
+        with pytest.raises(StorageError, match="vectors of 8 numbers, but 16 were requested"):
             asked(server, dimensions=16).embed(["one"])
         server.faults = [data(*[[1.0, 0.5]] * 96)]
         with pytest.raises(StorageError, match="vectors of 2 numbers, then of 8"):
@@ -278,7 +278,7 @@ def test_an_endpoint_that_gives_other_vectors_than_before_changes_nothing(
 
 def test_wrong_dimensions_leave_no_index(repo: Repo, server: VectorServer) -> None:
     repo.use(server, more=", dimensions: 16")
-    assert "vectors of 64 numbers, and 16 were asked for" in repo.refused("sync")
+    assert "vectors of 64 numbers, but 16 were requested" in repo.refused("sync")
     assert "nothing" in repo.refused("query", "retry")
 
 

@@ -132,7 +132,7 @@ def test_init_writes_what_fits_the_files_and_has_git_ignore_the_index(repo: Repo
     assert repo.sync()["files"] >= len(FILES)
     repo.commit()
     assert "knowledge.db" not in repo.git("ls-files") and "knowledge.yaml" in repo.git("ls-files")
-    assert "is already there" in repo.refused("init", code=2)
+    assert "already exists" in repo.refused("init", code=2)
 
 
 def test_from_the_first_sync_on_git_ignores_the_index_also_without_init(repo: Repo) -> None:
@@ -174,7 +174,7 @@ def test_init_writes_nothing_through_a_link(repo: Repo, tmp_path: Path) -> None:
 def test_init_leaves_a_project_alone_that_says_already_what_to_index(repo: Repo) -> None:
     (repo.folder / "knowledge.yaml").unlink()
     repo.write({"rolecall.yaml": "name: shop\nknowledge: {include: ['*.md']}\n"})
-    assert "rolecall.yaml is already there" in repo.refused("init", code=2)
+    assert "rolecall.yaml already exists" in repo.refused("init", code=2)
     repo.json("init", "--repo", str(repo.folder / "src"))
     assert not (repo.folder / "knowledge.yaml").exists() and (repo.folder / "src/knowledge.yaml").exists()
 

@@ -41,7 +41,7 @@ def test_an_agent_without_an_index_is_told_which_tools_make_one_and_they_do(proj
         assert "has no knowledge.yaml" in told and "`knowledge_init`" in told and "rolecall" not in told
         made = pipe.call("knowledge_init")
         assert made["path"] == str(project / "knowledge.yaml") and set(made["include"]) == {"*.md", "*.py"}
-        assert "is already there" in pipe.call("knowledge_init")["error"]
+        assert "already exists" in pipe.call("knowledge_init")["error"]
         told = pipe.call("knowledge_query", query="how often is a request tried")["error"]
         assert (
             "nothing has been indexed yet" in told and "`knowledge_sync`" in told and "rolecall" not in told

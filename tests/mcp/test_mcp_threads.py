@@ -107,7 +107,7 @@ def test_a_thread_that_asks_nothing_takes_no_answer(stage: Stage) -> None:
         looked = pipe.call("thread_answer", thread=thread)
         assert (looked["takes"], looked["continue"]) == (None, "thread_run")
         assert "schema" not in looked
-        nothing = f"thread {thread} asks nothing: it is idle, and developer is not played by a person"
+        nothing = f"thread {thread} is not waiting for an answer: it is idle, and developer is not played by a person"
         for given in (
             {"text": "Hurry"},
             {"output": {"$status": "done"}},
@@ -117,7 +117,10 @@ def test_a_thread_that_asks_nothing_takes_no_answer(stage: Stage) -> None:
                 "error": f"{nothing}\nthread_run continues it."
             }
         for given in ({"body": "b"}, {"text": "t", "body": "b"}):
-            assert "a body goes with an output" in pipe.call("thread_answer", thread=thread, **given)["error"]
+            assert (
+                "a body can only be given together with an output"
+                in pipe.call("thread_answer", thread=thread, **given)["error"]
+            )
         assert pipe.call("thread_show", thread=thread)["steps"] == 0
 
 
@@ -144,7 +147,7 @@ def test_each_kind_of_waiting_takes_its_kind_of_answer(stage: Stage) -> None:
         assert (answered["status"], answered["continue"]) == ("completed", None)
         for given in ({"text": "More"}, {"output": {"$status": "approved"}}):
             refused = pipe.call("thread_answer", thread=thread, **given)["error"]
-            assert refused == f"thread {thread} asks nothing: it is completed"
+            assert refused == f"thread {thread} is not waiting for an answer: it is completed"
         assert pipe.call("thread_answer", thread=thread)["takes"] is None
 
 
@@ -172,7 +175,10 @@ def test_a_limit_that_is_reached_takes_no_answer(stage: Stage) -> None:
         reached = pipe.call("thread_step", thread=thread)
         assert (reached["status"], reached["continue"]) == ("suspended", None)
         refused = pipe.call("thread_answer", thread=thread, text="Go on")["error"]
-        assert "asks nothing: it is suspended: limit reached" in refused and "Ask the user" in refused
+        assert (
+            "is not waiting for an answer: it is suspended: limit reached" in refused
+            and "Ask the user" in refused
+        )
 
 
 def test_nothing_that_is_said_of_threads_names_a_command(stage: Stage) -> None:

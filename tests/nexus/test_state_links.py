@@ -168,10 +168,10 @@ def test_whoever_gives_up_while_somebody_else_writes_writes_nothing(tmp_path: Pa
     try:
         lock = os.open(tmp_path / ".nexus/state/rolecall/lock", os.O_RDWR)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(Conflict, match="taken back"):
+        with pytest.raises(Conflict, match="cancelled"):
             add(tmp_path)
         os.close(lock)
-        with pytest.raises(Conflict, match="taken back"):
+        with pytest.raises(Conflict, match="cancelled"):
             add(tmp_path)
         asked.clear()
         add(tmp_path)

@@ -141,7 +141,7 @@ workflows:
         (1, "name must be a name, not 'not a name!'"),
         (2, "Did you mean 'service'?"),
         (3, "extract.model must be text"),
-        (3, "a key does not belong in the project's file"),
+        (3, "an API key does not belong in the project's file"),
         (3, "extract.baseUrl must be an address"),
         (4, "service.limit"),
         (4, "service.rates.claude must be a rate"),

@@ -151,10 +151,10 @@ workflows:
     ("before", "told"),
     [
         ("raise SystemExit(3)", "the workflow cannot be loaded: SystemExit: 3"),
-        ("import os; os._exit(7)", "the process that loaded it ended without a word (exit code 7)"),
+        ("import os; os._exit(7)", "the process that loaded it ended without an answer (exit code 7)"),
         (
             "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
-            "the process that loaded it ended without a word (exit code -11)",
+            "the process that loaded it ended without an answer (exit code -11)",
         ),
         ("print('noise' * 100000, flush=True); import os; os.write(1, b'[{}]')", None),
         ("1 / 0", "the workflow cannot be loaded: ZeroDivisionError: division by zero"),

@@ -98,7 +98,7 @@ def test_odd_forms_are_changed_correctly_or_refused(text: str) -> None:
 
 def test_a_value_shared_by_an_anchor_is_refused_rather_than_changed_twice() -> None:
     text = "providers:\n  a: &x {baseUrl: http://a}\n  b: *x\n"
-    with pytest.raises(UsageError, match="cannot change without loss"):
+    with pytest.raises(UsageError, match="cannot change without losing something"):
         set_in(text, "providers.a.apiKey", "k")
 
 

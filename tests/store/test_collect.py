@@ -324,7 +324,7 @@ def test_a_node_whose_type_is_lost_stops_a_deletion(tmp_path: Path, clock: Clock
         (tmp_path / "cas" / f"{store.get(node).type}.bin").unlink()
         with Store(FilesBackend(str(tmp_path)), now=clock) as fresh, pytest.raises(Damaged) as caught:
             collect(fresh, delete=True, force=True)
-        assert f"what node {node} refers to cannot be known" in caught.value.message
+        assert f"the references of node {node} cannot be determined" in caught.value.message
         assert store.has(leaf)
 
 
@@ -335,7 +335,7 @@ def test_kept_references_that_are_not_its_own_stop_a_deletion(store: Store, cloc
     clock.ms += DAY
     assert isinstance(store.backend, SqliteBackend)
     store.backend._db.execute("UPDATE nodes SET refs = ? WHERE id = ?", (other, root))
-    with pytest.raises(Damaged, match="references kept with it are not its own") as caught:
+    with pytest.raises(Damaged, match="references stored with it do not match its content") as caught:
         collect(store, delete=True)
     assert "Reindex" in caught.value.hint
     assert store.has(leaf)
@@ -346,7 +346,7 @@ def test_an_id_that_is_none_stops_a_deletion(store: Store, clock: Clock) -> None
     clock.ms += DAY
     assert isinstance(store.backend, SqliteBackend)
     store.backend._db.execute("UPDATE nodes SET id = 'not an id' WHERE id = ?", (node,))
-    with pytest.raises(Damaged, match="'not an id' is stored and not a node id"):
+    with pytest.raises(Damaged, match="'not an id' is stored, but is not a node id"):
         collect(store, delete=True)
     assert store.has(other)
 

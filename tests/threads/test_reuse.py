@@ -211,7 +211,7 @@ def test_a_folder_with_other_files_is_not_overwritten(on: Stage) -> None:
     assert on.agent.asked == ["writer", "reader"] * 2
     assert (here / "mine.txt").read_text() == "mine\n"
     (step, _) = on.steps(second)
-    assert step.detail["notes"] == [f"{REFUSED}the files in the folder are not those that it found"]
+    assert step.detail["notes"] == [f"{REFUSED}the files in the folder are not those from before the step"]
     assert step.tree and [change.path for change in step.tree.changed] == ["made.txt", "old.txt"]
     assert step.parts and step.parts.tree == step.tree.found.tree
 

@@ -98,7 +98,7 @@ async def exchange(
     except RequestError as error:
         reason = f"{agent}: {_explain(error)}"
         if error.code == _SIGNED_OUT:
-            return reader.answer("failed", reason, hint="Sign in to the agent, or give it its key.")
+            return reader.answer("failed", reason, hint="Sign in to the agent, or give the agent its key.")
         if not link.is_prompted:
             return reader.answer("failed", reason, hint="Run the agent by hand in the work folder to see.")
         is_lost = error.code == _NOT_FOUND and reader.context.session is not None
@@ -197,7 +197,7 @@ async def _reopen(
         if error.code == _SIGNED_OUT:
             raise
         raise SessionLost(f"{agent} does not know the session {session}: {_explain(error)}") from error
-    raise SessionLost(f"{agent} cannot continue a session of an earlier process")
+    raise SessionLost(f"{agent} cannot continue a session from an earlier process")
 
 
 def _explain(error: RequestError) -> str:

@@ -79,7 +79,7 @@ class Folder:
         real = os.path.realpath(os.path.join(self.root, given))
         if os.path.commonpath([self.root, real]) != self.root:
             raise CallRefused(
-                f"{shown or given!r} leads outside the work folder, and nothing outside can be reached; "
+                f"{shown or given!r} leads outside the work folder, where nothing can be accessed; "
                 "give a path relative to the work folder"
             )
         if real == self.root and not is_folder:

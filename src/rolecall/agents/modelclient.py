@@ -62,7 +62,8 @@ _ADVICE = {
     429: "The endpoint limits requests: wait, then resume the thread.",
     **dict.fromkeys(
         range(300, 400),
-        "Redirects are not followed: set the base URL to where it leads, if you trust it with the key.",
+        "Redirects are not followed. Set the base URL to the target of the redirect, if you trust that server "
+        "with the key.",
     ),
     **dict.fromkeys(range(500, 600), "Resume the thread when the endpoint works again."),
 }

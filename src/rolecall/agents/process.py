@@ -279,7 +279,7 @@ class LineProcess:
                 return None
         raise AgentError(
             f"{self.child.program!r} sent a line of more than {self._max_line // 1024 // 1024} MB",
-            hint="A whole message of an agent is held in memory; let it send less at once.",
+            hint="Each message of an agent is held in memory as a whole; have the program send less at once.",
         )
 
     async def write(self, line: bytes) -> None:

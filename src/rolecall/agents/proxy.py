@@ -344,7 +344,7 @@ def _read_body(head: Head, reader: asyncio.StreamReader) -> AsyncIterator[bytes]
     if not codings and (not lengths or (len(lengths) == 1 and re.fullmatch("[0-9]{1,18}", lengths[0]))):
         return _read_exactly(reader, int(lengths[0]) if lengths else 0)
     if lengths or [coding.lower() for coding in codings] != ["chunked"]:
-        raise RequestRefused(400, "it is unclear where the body of the request ends")
+        raise RequestRefused(400, "it is unclear where the request body ends")
     return _read_chunks(reader)
 
 

@@ -470,7 +470,7 @@ def _find_writable(paths: Iterable[str], folder: str, home: str) -> tuple[str, .
         if not os.path.exists(real):
             raise UsageError(
                 f"`write` of the sandbox names {path!r}, which does not exist",
-                hint=f"Make it, a folder or an empty file: {named}",
+                hint=f"Create it, as a folder or an empty file: {named}",
             )
         if _is_in_any(os.path.normpath(named), [folder]) and not _is_in_any(real, [folder]):
             raise UsageError(

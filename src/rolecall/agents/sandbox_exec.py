@@ -502,7 +502,7 @@ def prepare(words: Arguments) -> "NoReturn":
     version = landlock_version(words)
     if not has_mounts:
         inside = [path for path in words.lists["hide"] if is_in_any(path, words.lists["write"])]
-        problems += [f"{path!r} cannot be hidden in a place that can be written" for path in inside]
+        problems += [f"{path!r} cannot be hidden in a folder that can be written to" for path in inside]
         report += [f"missing: {path!r} can be written" for path in words.lists["protect"]]
     if version:
         has_network = has_namespaces or "no-network" not in words.flags

@@ -848,7 +848,7 @@ class Rolecall:
             if loaded.path in self._nested_files(model.nested_workflows(workflow, members)):
                 raise UsageError(
                     f"{loaded.path}: members of {role!r} are played by a workflow that leads back to this one",
-                    hint="It would never end. Let another workflow play them.",
+                    hint="Such a thread would never end. Let another workflow play the members.",
                 )
 
     def _nested_files(self, names: Sequence[str]) -> list[str]:
@@ -922,7 +922,7 @@ class Rolecall:
         found = self.find_workflow(workflow) if isinstance(workflow, str) else None
         if isinstance(workflow, str) and not runs_code and self.is_python(workflow):
             raise UsageError(
-                f"{workflow} is written in Python, and to try it is to run its code",
+                f"{workflow} is written in Python, so trying it runs its code",
                 hint=Hint("Allow that, if you trust it", "run_code"),
             )
         if found is not None and found.path is not None:  # an edited copy can have any file name
@@ -1003,7 +1003,7 @@ def _address_of(workflow: Workflow) -> str:
     address."""
     if not isinstance(workflow, python.Workflow):
         raise UsageError(
-            f"a workflow is a name, a path as text, an id or a Workflow, not {workflow!r}",
+            f"a workflow is given as a name, a path as text, an id or a Workflow, not as {workflow!r}",
             hint="The text of a path is `str(path)`.",
         )
     try:

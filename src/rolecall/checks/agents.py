@@ -68,7 +68,7 @@ def problems(
         kind = "error" if own and any(_cannot_exist(settings, agent) for agent in named) else severity
         yield Problem(kind, f"{role}: {message}", *where, hint)
     for role in overridden - set(roles):
-        message = f"agentOverrides.{name}.{role} of the configuration fits no role of this workflow"
+        message = f"agentOverrides.{name}.{role} in the configuration matches no role of this workflow"
         yield Problem("warning", message, *nowhere, f"Roles: {', '.join(roles)}.")
 
 

@@ -216,7 +216,10 @@ class _Scope(NamedTuple):
         path, root = os.path.join(project, words[0]), os.path.realpath(project)
         for place in (os.path.normpath(path), os.path.realpath(path)):
             if os.path.commonpath([root, place]) == root:
-                return f"could not be tried: {words[0]} lies in the project and is not this Rolecall"
+                return (
+                    f"could not be tried: {words[0]} is inside the project and does not belong to the Rolecall "
+                    "installation that is running"
+                )
         return ""
 
     def _report(self, kind: str, troubles: Mapping[str, str]) -> Iterator[Check]:

@@ -161,7 +161,7 @@ async def check_extract(
             else:
                 endpoints[endpoint.base_url, endpoint.api_key or ""] = endpoint
     if not endpoints and not withheld and not wrong:
-        text = "no model is set to read answers that are not in the form asked for (optional)"
+        text = "no model is configured to read answers that are not in the required form (optional)"
         return [Check("extract", "ok", text)]
     asked = [check_endpoint(endpoint) for endpoint in endpoints.values()]
     asked += [check_endpoint(endpoint, is_key_withheld=True) for endpoint in withheld.values()]
@@ -181,7 +181,7 @@ async def check_endpoint(
             fix = Hint("Set the key of the extract model", "set_up")
             return Check("extract", "problem", f"{place} {what} (HTTP {status})", fix)
         if 300 <= status < 400:
-            fault = f"redirects (HTTP {status}), which is not followed"
+            fault = f"sends a redirect (HTTP {status}), which is not followed"
         elif status == 404 and "html" in headers.get("Content-Type", ""):
             fault = "sent a web page (HTTP 404), so it is not a model endpoint"
     except UsageError as error:
@@ -191,7 +191,7 @@ async def check_endpoint(
     except (OSError, ValueError, HTTPException) as error:
         fault = f"cannot be reached: {excerpt(error, key)}"
     if fault:
-        fix = Hint("Check that the extract model is up, and its base URL", "list_settings")
+        fix = Hint("Check the base URL, and make sure that the extract model is up", "list_settings")
         return Check("extract", "problem", f"{place} {fault}", fix)
     state: Literal["ok", "warning"] = "warning" if status >= 500 else "ok"
     how = ", asked without its key" if is_key_withheld else ""

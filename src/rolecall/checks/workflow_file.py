@@ -134,7 +134,7 @@ async def check(
             why = f"loading it took longer than {patience:g} s"
         except ValueError:
             last = ended.stderr.strip().rpartition("\n")[2][:300]
-            why = f"the process that loaded it ended without a word (exit code {ended.code})"
+            why = f"the process that loaded it ended without an answer (exit code {ended.code})"
             why += f": {last}" if last else ""
         hint = "A workflow file only defines: what takes time or ends the process belongs in its functions."
         return [FileReport(path, None, (Problem("error", why, path, 1, 1, hint),)) for path in batch]

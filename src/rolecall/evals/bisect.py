@@ -126,7 +126,7 @@ def choose_versions(history: Sequence[Version], oldest: str, newest: str, name: 
         ends.append(found[-1] if found else default)
     if ends[0] >= ends[1] or known[ends[0]].node == known[ends[1]].node:
         raise UsageError(
-            f"there are no versions of {name!r} to search between these two",
+            f"there are no versions of {name!r} between these two to search",
             hint=Hint(
                 "List the versions", "workflow_history", before="The older one comes first.", workflow=name
             ),

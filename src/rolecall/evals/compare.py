@@ -132,7 +132,7 @@ def match_variants(base: Sequence[Side], variants: Sequence[str]) -> list[tuple[
     pairs = [(known[variant], variant) for variant in variants if variant in known]
     if not pairs:
         raise UsageError(
-            f"no variant is in both: {', '.join(known)}, and {', '.join(variants)}",
+            f"no variant is in both runs: {', '.join(known)}, and {', '.join(variants)}",
             hint="Name the variants: RUN:VARIANT.",
         )
     return pairs

@@ -58,7 +58,7 @@ def find_tree(store: Store, task: str, tree: str) -> Snapshot:
             return Snapshot(tree, repository)
     raise NotFound(
         f"the task {task!r}: no thread of this store has recorded the tree {tree[:12]}",
-        hint="Import the bundle that has it, or name a folder.",
+        hint="Import the bundle that contains the tree, or name a folder.",
     )
 
 
@@ -67,7 +67,7 @@ def find_commit(task: EvalTask, cache: str) -> str:
     given = task.files
     commit = git.commit(given.repository, given.commit) if os.path.isdir(given.repository) else given.commit
     if commit is None or (len(commit) not in (40, 64)):
-        hint = "Name a commit of that repository; a URL needs its whole id."
+        hint = "Name a commit of that repository. For a URL, give the full commit id."
         raise UsageError(f"the task {task.id!r}: {given.repository} has no commit {given.commit}", hint=hint)
     _fetch(given.repository, commit, cache)
     return commit
@@ -88,7 +88,7 @@ def _fetch(repository: str, commit: str, cache: str) -> str:
         if found.code:
             raise UsageError(
                 f"the commit {commit[:12]} cannot be fetched from {repository}: {found.err}",
-                hint="Check that the repository has it and that you can reach it.",
+                hint="Check that the repository has the commit and that you can reach the repository.",
             )
         git.run(made, "update-ref", "refs/heads/main", commit)
     return ours

@@ -66,7 +66,7 @@ def find_base(store: Store, name: str) -> list[Side]:
     try:
         report = Report(find_run(store, saved.state["eval"] if saved else run))
     except NotFound:
-        hint = f"Save one: rolecall eval gate SUITE --save {run}."
+        hint = f"Save a base: rolecall eval gate SUITE --save {run}."
         raise NotFound(f"there is no base and no run {run!r}", hint=hint) from None
     return list_sides(report, variant)
 

@@ -134,7 +134,7 @@ def compare_players(then: Sequence[Player], later: Sequence[Player]) -> Iterable
             if was and now and before != after:
                 yield f"the {what} of {role} is {after or 'unknown'}, was {before or 'unknown'}"
         if not was or not now:
-            yield f"{role} was {'not asked before' if now else 'asked before, and is not any more'}"
+            yield f"{role} was {'not asked before' if now else 'asked before, but is no longer'}"
 
 
 class _Seen(NamedTuple):

@@ -160,7 +160,7 @@ def read_suite(path: str, *, load: LoadWorkflow, missing: FindMissing) -> Suite:
     try:
         text = read_text(path)
     except FileNotFoundError:
-        hint = "Name the YAML file of a suite; docs/evals.md shows one."
+        hint = "Name the YAML file of a suite; docs/evals.md shows an example."
         raise NotFound(f"there is no suite {path!r}", hint=hint) from None
     loaded = form.load(_SuiteForm(path, load, missing), text, source=path, include=includer(path))
     return loaded.require(f"the suite {path}")
@@ -307,7 +307,7 @@ class _SuiteForm(Record[Suite]):
             "agent": {"rubric", "votes", "calibrate"},
         }[kinds[0]]
         for key in judge.keys() - allowed - {kinds[0], "gate"}:
-            (at / key).report(f"{key!r} does not go with a judge that is a {kinds[0]}", key=True)
+            (at / key).report(f"{key!r} cannot be combined with a judge that is a {kinds[0]}", key=True)
         if kinds == ["agent"] and "rubric" not in judge:
             at.report(f"'rubric' is missing in {at}", "Describe what makes a result good.", key=True)
         rubric = judge.get("rubric", "")

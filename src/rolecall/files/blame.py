@@ -40,7 +40,7 @@ def blame(
     data = trees.read(states[newest].files, path)
     total = data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
     if lines is not None and not 1 <= lines[0] <= lines[1] <= total:
-        raise NotFound(f"{path} has {total:,} lines, not the lines {lines[0]} to {lines[1]}")
+        raise NotFound(f"{path} has only {total:,} lines, so lines {lines[0]} to {lines[1]} do not exist")
     objects = dict.fromkeys(trees.objects_of(state.files) for state in states)
     with TemporaryDirectory(prefix="rolecall-") as place:
         os.makedirs(os.path.join(place, "objects", "info"))

@@ -202,7 +202,7 @@ def _refuse(mine: set[str], theirs: Iterable[str], folder: str) -> None:
         listed = ", ".join(shared[:10]) + (", …" if shared[10:] else "")
         raise UsageError(
             f"{folder} has uncommitted changes in files that are to be merged: {listed}",
-            hint="They were left alone. Commit or stash them, then continue.",
+            hint="The changes were not touched. Commit or stash them, then continue.",
         )
 
 
@@ -224,10 +224,12 @@ def check_target(folder: str) -> str:
     if into is None:
         raise UsageError(
             f"no branch is checked out in {folder}, so there is nothing to merge into",
-            hint="Check one out first.",
+            hint="Check out a branch first.",
         )
     if git.commit(folder, "MERGE_HEAD"):
-        raise UsageError(f"{folder} is in the middle of another merge", hint="Finish or abort it first.")
+        raise UsageError(
+            f"{folder} is in the middle of another merge", hint="Finish or abort that merge first."
+        )
     return into
 
 
@@ -239,14 +241,14 @@ def commit_work(work: Work) -> bool:
     if (now := git.branch(path)) != work.branch:
         raise UsageError(
             f"the thread's worktree has {now or 'no branch'} checked out instead of {work.branch}",
-            hint=f"Go back to it: `git -C {quote(path)} switch {work.branch}`; or merge the right branch by hand.",
+            hint=f"Switch back: `git -C {quote(path)} switch {work.branch}`; or merge the right branch by hand.",
         )
     if git.run(path, "ls-files", "--unmerged").text:
         raise UsageError(f"{path} has conflicts that are not resolved", hint="Resolve them there first.")
     for nested in git.list_nested(path):
         raise UsageError(
             f"git would keep only a link to the repository {_readable(nested)} in {path}, not its files",
-            hint="Move it out of there, let git ignore it, or remove its .git folder and any link to it.",
+            hint="Move the repository elsewhere, let git ignore it, or remove its .git folder and any link to it.",
         )
     if not git.list_uncommitted(path):
         return False

@@ -260,14 +260,14 @@ class Trees:
         with hold(ours, fcntl.LOCK_SH), self._lock_writing(top, source) as lock:
             now = self.take(top, source=source)
             if not self.is_whole(after):
-                return "the files that it left are not complete on this machine"
+                return "the files that the step left are not complete on this machine"
             changes = self.changes(now, after)
             if now.tree != before.tree:
                 differ = {change.path for change in self.changes(now, before)}
                 differ &= {change.path for change in changes}
                 is_ours = differ <= {change.path for change in self.changes(before, after)}
                 if not is_begun or not is_ours or not all(map(is_half_written, differ)):
-                    return "the files in the folder are not those that it found"
+                    return "the files in the folder are not those from before the step"
             words = self._compare(now, after, "--raw", "--no-renames", "-z").words
             for modes, path in zip(words[::2], words[1::2], strict=True):
                 if _NESTED in modes:

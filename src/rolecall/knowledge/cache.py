@@ -74,7 +74,7 @@ class CachedModel:
             query = f"SELECT length(vector) FROM embedding WHERE model = {_MODEL} LIMIT 1"  # noqa: S608
             sizes.update(size // 2 for (size,) in self._run(query, [(self.name,)]))
         if len(sizes) > 1:
-            self._tell(f"{self.name} gives vectors of another size than before: the cached ones are dropped")
+            self._tell(f"{self.name} now gives vectors of a different size: the cached vectors are dropped")
             self._run(f"DELETE FROM embedding WHERE model = {_MODEL}", [(self.name,)])  # noqa: S608
             self._keep(made)
             return self.embed(texts)

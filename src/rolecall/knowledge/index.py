@@ -277,7 +277,9 @@ def _translate_errors(path: str) -> Iterator[None]:
         damage = ("no such table", "no such column", "malformed", "fts5", "vtable", "decode")
         if any(word in str(error) for word in damage):
             raise Damaged(f"{path} is damaged: {error}", hint=REBUILD) from error
-        raise StorageError(f"{path}: {error}", hint="Is there space, and may the file be written?") from error
+        raise StorageError(
+            f"{path}: {error}", hint="Check that there is enough disk space and that the file can be written."
+        ) from error
     except (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError):
         raise  # this is a bug, not damage to the file
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # or SQLite's own message cannot be decoded
@@ -295,7 +297,8 @@ def _check_place(path: str) -> None:
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.lstat(each).st_mode):
                 raise UsageError(
-                    f"{each} is not our file, but a link or a folder", hint="Move it away, then try again."
+                    f"{each} is not a file that Rolecall wrote, but a link or a folder",
+                    hint="Move it away, then try again.",
                 )
 
 

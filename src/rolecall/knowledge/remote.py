@@ -37,7 +37,8 @@ _HINTS = {
     413: "Make passages smaller: `chunk: {tokens: …}` in knowledge.yaml.",
     **dict.fromkeys(
         range(300, 400),
-        "Redirects are not followed: set the base URL to where it leads, if you trust that place with the key.",
+        "Redirects are not followed. Set the base URL to the target of the redirect, if you trust that server "
+        "with the key.",
     ),
 }
 
@@ -101,8 +102,8 @@ class RemoteModel:
                         hint=Hint(
                             "Until then, ask without the model",
                             "query_words",
-                            before="Nothing was changed. Check that the endpoint is up and the base URL of the "
-                            "provider; then try again: what was computed so far is kept.",
+                            before="Nothing was changed. Check the provider's base URL and make sure that the endpoint "
+                            "is up, then try again. The vectors computed so far have been kept.",
                         ),
                     ) from error
                 self._wait(max(pause, error.pause))
@@ -148,7 +149,7 @@ class RemoteModel:
         if matrix.ndim != 2 or not matrix.shape[1]:
             raise self._wrong("something that is not a list of vectors")
         if self._dimensions and matrix.shape[1] != self._dimensions:
-            raise self._wrong(f"vectors of {matrix.shape[1]} numbers, and {self._dimensions} were asked for")
+            raise self._wrong(f"vectors of {matrix.shape[1]} numbers, but {self._dimensions} were requested")
         if not np.isfinite(np.linalg.norm(matrix, axis=1)).all():
             raise self._wrong("vectors that contain NaN or infinity")
         return unit(matrix)
@@ -156,5 +157,6 @@ class RemoteModel:
     def _wrong(self, what: str) -> StorageError:
         return StorageError(
             f"the embedding model at {self._place} sent {what}",
-            hint="Nothing was changed. Is it a model for embeddings, and the base URL that of its provider?",
+            hint="Nothing was changed. Check that the model is an embedding model and that the base URL belongs to "
+            "its provider.",
         )

@@ -121,7 +121,7 @@ _EMBEDDING = Record(
         ),
         "model": Field(Text(least=1), "The provider's name of the model."),
         "dimensions": Field(
-            Number(whole=True, least=1, most=8192), "How long its vectors are; by default, its own."
+            Number(whole=True, least=1, most=8192), "The length of its vectors; by default, the model's own."
         ),
         **{
             key: RefusedKey(
@@ -161,13 +161,13 @@ SETTINGS = Record(
     {
         "include": Field(
             ListOf(_Pattern(), "a list of patterns", least=1, allow_single=True),
-            "Patterns as in a .gitignore of the files that are indexed.",
+            "Patterns, as in a .gitignore, of the files that are indexed.",
             required=True,
             hint='For example `include: ["**/*.py", "**/*.md"]`.',
         ),
         "exclude": Field(
             ListOf(_Pattern(), "a list of patterns", allow_single=True),
-            "Patterns of files and folders that are not.",
+            "Patterns of files and folders that are not indexed.",
         ),
         "embedding": Field(
             Either(

@@ -45,7 +45,7 @@ def init(root: str) -> InitReport:
     existing = path if os.path.lexists(path) else place.project_file(root) or ""
     if os.path.dirname(existing) == root:
         raise UsageError(
-            f"{existing} is already there and says what to index",
+            f"{existing} already exists and says what to index",
             hint=Hint("Edit it, then index the repository", "sync_knowledge"),
         )
     is_ignored = repository.root_around(root) is None or files.is_ignored(root, INDEX)

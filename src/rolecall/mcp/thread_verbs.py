@@ -343,7 +343,8 @@ def answer_thread(
         )
     if body is not None and given != "output":
         raise UsageError(
-            "a body goes with an output, which is missing", hint="Give `output` too, or a `text` instead."
+            "a body can only be given together with an output, which is missing",
+            hint="Give `output` too, or a `text` instead.",
         )
     with Rolecall(place.store, folder=place.project, create=False) as rolecall:
         found = rolecall.thread(thread)
@@ -389,7 +390,9 @@ def _refusal(found: Thread, question: Question, given: str, takes: str | None) -
     if question.due and not why:
         why = f", and {question.due.role} is not played by a person"
     status = found.status
-    return UsageError(f"thread {found.id} asks nothing: it is {status}{why}", hint=_ONWARD.get(status, ""))
+    return UsageError(
+        f"thread {found.id} is not waiting for an answer: it is {status}{why}", hint=_ONWARD.get(status, "")
+    )
 
 
 _ONWARD = {

@@ -67,7 +67,7 @@ def find_kept(project: Folder, name: str) -> Kept:
     found = git.ask(folder, "rev-parse", "--show-toplevel")
     if found.code or not found.text:
         told = f" ({found.err})" if "not a git repository" not in found.err else ""
-        hint = "Put the project under git and commit it; or remove the file by hand."
+        hint = "Put the project under git and commit the file; or remove the file by hand."
         raise UsageError(
             f"{path} is not in a git repository{told}, so removing it could not be undone", hint=hint
         )
@@ -167,5 +167,5 @@ def _refuse_under_way(top: str) -> None:
 def _no_commit(top: str, why: str) -> StorageError:
     return StorageError(
         f"git made no commit in {top}: {why}",
-        hint="Nothing was removed. Fix that (for example, finish a merge that is in progress), then try again.",
+        hint="Nothing was removed. Fix the problem (for example, finish a merge that is in progress), then try again.",
     )

@@ -115,7 +115,7 @@ def refuse_oversize(text: str) -> None:
     if size > LARGEST:
         raise UsageError(
             f"the text has {size:,} bytes; a note has {LARGEST:,} at most",
-            hint="Keep what has to be remembered, and say where the rest is.",
+            hint="Keep only what must be remembered, and say where to find the rest.",
         )
 
 

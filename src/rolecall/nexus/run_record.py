@@ -74,7 +74,7 @@ def run_alone(project: Folder) -> Iterator[None]:
             holder_words = os.pread(file, _LONGEST_LOCK, 0).decode(errors="replace").partition("\n")[0]
             raise Conflict(
                 f"the plan is being run already, by {holder_words or 'another process'}",
-                hint="Wait for it, or stop it: its threads are kept.",
+                hint="Wait for that run, or stop it: its threads are kept.",
             ) from None
         process = json.dumps(holder.process(os.getpid()))
         os.ftruncate(file, 0)

@@ -151,12 +151,12 @@ def _wait_for(file: int, path: str) -> None:
             return
         if end is not None and time.monotonic() > end:
             raise Conflict(
-                f"another process still holds {path}, and the time to wait for it is over: nothing was finished",
+                f"another process still holds {path}, and did not release it in time: nothing was finished",
                 hint=f"See which one (`fuser {path}`); if it was stopped, continue or end it.",
             )
         time.sleep(nap)
         nap = min(2 * nap, _LONGEST_NAP)
-    raise Conflict("the call was taken back while somebody else wrote", hint="Nothing was written.")
+    raise Conflict("the call was cancelled while another process was writing", hint="Nothing was written.")
 
 
 def ignore_state(project: Folder) -> None:
@@ -244,7 +244,7 @@ def sync_folder(path: str) -> None:
 
 def storage_error(exc: OSError, path: str) -> StorageError:
     file = exc.filename if isinstance(exc.filename, str) else path
-    hint = "Check the disk and who may write there, then try again."
+    hint = "Check the disk and its permissions, then try again."
     if exc.errno == errno.EROFS and config.run():
         hint = "A role writes this only if `write` of its sandbox names `.nexus`."
     return StorageError(f"{file}: {exc.strerror or exc}", hint=hint)

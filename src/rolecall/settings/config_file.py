@@ -79,7 +79,7 @@ def _check(changed: str, wanted: Any, source: str) -> str:
         if config.parse(changed, source) == wanted:
             return changed
     raise UsageError(
-        f"{source} is written in a way that this command cannot change without loss",
+        f"{source} is written in a way that this command cannot change without losing something",
         hint="Nothing was changed. Edit the file by hand.",
     )
 

@@ -36,7 +36,7 @@ def check_endpoint(endpoint: Endpoint, model: str) -> SplitResult:
     if not host or url.scheme not in ("http", "https") or url.username is not None:
         raise UsageError(
             f"the base URL of {model} is not of the form https://host/path",
-            hint="Set it in the configuration; the key has a place of its own.",
+            hint="Set the base URL in the configuration, without the key, which has a setting of its own.",
         )
     if not re.fullmatch(r"[\x21-\x7e]*", endpoint.api_key or ""):
         raise UsageError(f"the key of {model} contains spaces or control characters", hint="Set it again.")

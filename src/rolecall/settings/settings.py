@@ -81,12 +81,16 @@ _KEYS_OF_ENDPOINT = {
     "apiKeyEnv": Field(_VARIABLE, "The variable, of the environment or of `.env`, with its key."),
 }
 _THRESHOLDS = {
-    "unreadDays": Field(_DAYS, "A note not read for this long is unread (90).", to="unread_days"),
+    "unreadDays": Field(
+        _DAYS, "A note that has not been read for this many days counts as unread (90).", to="unread_days"
+    ),
     "unreadReads": Field(
         _DAYS, "So is a note that was not read while others were read this often (20).", to="unread_reads"
     ),
     "unchangedDays": Field(
-        _DAYS, "A note not changed for this long is unchanged (180).", to="unchanged_days"
+        _DAYS,
+        "A note that has not been changed for this many days counts as unchanged (180).",
+        to="unchanged_days",
     ),
     "graceDays": Field(_DAYS, "A note younger than this is kept (14).", to="grace_days"),
     "signals": Field(
@@ -117,7 +121,7 @@ EXTRACT_OF_PROJECT = Section(
     {
         **EXTRACT.fields,
         "apiKey": RefusedKey(
-            "a key does not belong in the project's file",
+            "an API key does not belong in the project's file",
             "Name a variable of the environment with `apiKeyEnv`; this file is shared.",
         ),
     },
@@ -227,7 +231,9 @@ _SETTINGS = Section(
         "memory": Field(_MEMORY, "When a note of a project's memory may be forgotten."),
         "project": Field(_PROJECT, "How hosts work on a project."),
         "trees": Field(_TREES, "The recorded files of steps."),
-        "notify": Field(_NOTIFY, "How people learn that a thread waits for one of them, or has ended."),
+        "notify": Field(
+            _NOTIFY, "How people are told that a thread is waiting for one of them, or has ended."
+        ),
         "traces": Field(_TRACES, "Where the service sends each step as a span."),
         "catalog": Field(
             Text("the path of a folder", is_line=True, is_secret=True),

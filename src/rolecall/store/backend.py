@@ -289,7 +289,7 @@ def no_store(path: str) -> NotFound:
 def newer_format(place: str, version: int, known: int) -> StorageError:
     return StorageError(
         f"{place} has format {version}; this program knows formats up to {known}",
-        hint="Upgrade rolecall: the store was written by a newer one.",
+        hint="Upgrade Rolecall: a newer version wrote the store.",
     )
 
 
@@ -309,7 +309,7 @@ def conflict(move: Move, current: Ref | None) -> Conflict:
     now = f"is at version {current.version}" if current else "does not exist"
     return Conflict(
         f"ref {move.name!r} {now}, not at version {move.expected}",
-        hint="Somebody moved it first. Read it again, then retry.",
+        hint="Another process moved the ref first. Read it again, then retry.",
     )
 
 
@@ -327,8 +327,10 @@ def stored_object(text: str, what: str) -> JsonObject:
         value = json.loads(text)
     except (TypeError, ValueError) as exc:
         raise Damaged(
-            f"{what} is damaged: what is kept with it is not JSON", hint="Restore the store."
+            f"{what} is damaged: the data stored with it is not JSON", hint="Restore the store."
         ) from exc
     if not isinstance(value, dict):
-        raise Damaged(f"{what} is damaged: what is kept with it is not an object", hint="Restore the store.")
+        raise Damaged(
+            f"{what} is damaged: the data stored with it is not an object", hint="Restore the store."
+        )
     return value

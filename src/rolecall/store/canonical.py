@@ -190,7 +190,7 @@ def _utf8(text: str) -> bytes:
     except UnicodeEncodeError as exc:
         raise _Refused(
             f"holds the lone surrogate U+{ord(text[exc.start]):04X} at character {exc.start}",
-            "It is half of a character and has no UTF-8 form. Replace it before storing.",
+            "A lone surrogate is half of a character and has no UTF-8 form. Replace it before storing.",
         ) from exc
 
 

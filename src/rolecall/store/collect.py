@@ -96,7 +96,7 @@ def _explain_dangling(store: Store, dangling: Dangling, fault: str | None) -> Da
     if not dangling.referrer:
         names = (moved.name for moved in store.backend.roots() if moved.target == dangling.id)
         referrer = f"ref {next(names, '?')!r}"
-    hint = Hint("If it was lost, bring it back; if it never was there, collect anyway", "import_or_force")
+    hint = Hint("If it was lost, restore it; if it was never stored, collect anyway", "import_or_force")
     if fault:
         hint = Hint("Verify the store, then repair or reindex it", "verify_store")
     message = f"nothing was collected: {referrer} refers to {dangling.id}, which is not stored"
@@ -116,7 +116,7 @@ class _Marks:
     def has(self, node: str) -> bool:
         if not is_node_id(node):
             raise Damaged(
-                f"nothing more was collected: {node!r} is stored and not a node id",
+                f"nothing more was collected: {node!r} is stored, but is not a node id",
                 node=node,
                 hint=Hint("See it", "verify_store"),
             )

@@ -155,7 +155,7 @@ class FilesBackend:
     def _writing(self) -> Iterator[None]:
         if not self._writable:
             raise StorageError(
-                f"{self.path} is only read: its nodes lie in {self._nodes.path}, which others may share",
+                f"{self.path} is only read: its nodes are in {self._nodes.path}, which other stores might share",
                 hint=Hint("Copy them into a store", "import_nodes", source=str(self._nodes.path)),
             )
         if self._lock is not None:

@@ -224,7 +224,7 @@ class PostgresBackend(SqlTables):
                 if not self._db.closed:
                     raise
                 raise StorageError(
-                    f"the connection to {self._server} broke during a commit, which may have happened or not",
+                    f"the connection to {self._server} broke during a commit, which might or might not have succeeded",
                     hint="Check whether the ref moved or the node exists before you try again.",
                 ) from exc
         except BaseException:
@@ -461,7 +461,7 @@ class PostgresServer:
             for kind, error, message, hint in _TRANSLATIONS:
                 if isinstance(exc, kind):
                     raise error(f"{self} {message}: {said}", hint=hint) from exc
-            hint = "Check the server and its log, then run it again."
+            hint = "Check the server and its log, then run the command again."
             raise StorageError(f"{self}: {said}", hint=hint) from exc
 
 
@@ -472,13 +472,13 @@ _TRANSLATIONS: tuple[tuple[type[psycopg.Error], type[RolecallError], str, str], 
         pg.DiskFull,
         StorageError,
         "has no room to write",
-        "Free some disk space on the server, then run it again.",
+        "Free some disk space on the server, then run the command again.",
     ),
     (
         pg.ReadOnlySqlTransaction,
         StorageError,
         "cannot be written",
-        "It is read only; use the primary's address.",
+        "The server is read-only; use the primary's address.",
     ),
     (pg.InsufficientPrivilege, StorageError, "refuses this user", "Grant the user all rights on the schema."),
     (pg.LockNotAvailable, StorageError, "stayed locked for 60 s", "Another process is writing; try again."),
@@ -488,7 +488,7 @@ _TRANSLATIONS: tuple[tuple[type[psycopg.Error], type[RolecallError], str, str], 
         psycopg.OperationalError,
         StorageError,
         "is not reachable or ended the connection",
-        "Check that the server runs and that the address is right, then run it again.",
+        "Check that the server is running and that the address is right, then run the command again.",
     ),
 )
 

@@ -176,7 +176,7 @@ class RefView:
         for number, raw in enumerate((self.journal.read(HISTORY) or b"").splitlines(), 1):
             ending = reffile.parse_ending(raw)
             if ending is None and raw.strip():
-                yield f"{history}: line {number} does not tell how a thread ended"
+                yield f"{history}: line {number} does not say how a thread ended"
             elif ending is not None and ending.reason not in STATUS:
                 yield f"{history}: line {number} has the unknown reason {ending.reason!r}"
         looks: list[Callable[[], object]] = [

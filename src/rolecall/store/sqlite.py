@@ -285,7 +285,9 @@ class SqliteBackend(SqlTables):
                 except Damaged as exc:
                     yield Damage(node, exc.message)
                 else:
-                    yield found or Damage(node, f"{self.path}: its index lists it, and it cannot be found")
+                    yield found or Damage(
+                        node, f"{self.path}: the index lists this node, but it cannot be found"
+                    )
             after = self._next_page(rows, after)
 
     # -- the container --
@@ -412,20 +414,26 @@ class _Translation:
             # The driver's message quotes the damaged text, so the message itself cannot be decoded.
             raise _damage(path, "it cannot be read") from exc
         if isinstance(exc, OSError):
-            hint = "Check that its folder exists and is yours."
+            hint = "Check that the folder exists and belongs to you."
             raise StorageError(f"{path} cannot be used: {exc.strerror}: {exc.filename}", hint=hint) from exc
 
 
 _REFUSALS = {
-    sqlite3.SQLITE_FULL: ("no room to write {path}: {exc}", "Free some disk space, then run it again."),
+    sqlite3.SQLITE_FULL: (
+        "no room to write {path}: {exc}",
+        "Free some disk space, then run the command again.",
+    ),
     sqlite3.SQLITE_READONLY: ("{path} cannot be written: {exc}", "Make the file and its folder writable."),
-    sqlite3.SQLITE_CANTOPEN: ("{path} cannot be opened: {exc}", "Check that its folder exists and is yours."),
+    sqlite3.SQLITE_CANTOPEN: (
+        "{path} cannot be opened: {exc}",
+        "Check that the folder exists and belongs to you.",
+    ),
     **dict.fromkeys(
         (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
         (f"{{path}} stayed locked for {_PATIENCE} s", "Another process is writing; try again."),
     ),
 }
-_OTHER_REFUSAL = ("{path}: {exc}", "Check the disk and the file, then run it again.")
+_OTHER_REFUSAL = ("{path}: {exc}", "Check the disk and the file, then run the command again.")
 
 
 def _is_undecodable(exc: sqlite3.DatabaseError) -> bool:

@@ -175,7 +175,7 @@ class Store:
         if len(wanted) < _SHORTEST_PREFIX or not is_node_id(wanted.ljust(NODE_ID_LENGTH, "0")):
             raise UsageError(
                 f"{prefix!r} is not a node id",
-                hint=f"An id has 13 characters of 0-9 and A-Z without I, L, O, U; its first {_SHORTEST_PREFIX} may do.",
+                hint=f"An id has 13 characters of 0-9 and A-Z without I, L, O, U; the first {_SHORTEST_PREFIX} may do.",
             )
         found = self.backend.ids_with_prefix(wanted, 6)
         if not found:
@@ -299,7 +299,7 @@ class Store:
         except (NotFound, UsageError) as exc:
             if record.refs is not None:
                 return record.refs  # the type is missing, but the references are there
-            message = f"what node {record.id} refers to cannot be known: {exc.message}"
+            message = f"the references of node {record.id} cannot be determined: {exc.message}"
             raise Damaged(message, node=record.id, hint=exc.hint) from exc
         # Compare them as sets: their order is that of the original object, which the canonical bytes do not preserve.
         if record.refs is not None and set(record.refs) != set(derived):
@@ -477,7 +477,7 @@ def _damage_error(node: str, reason: str) -> Damaged:
 
 def _wrong_refs(node: str) -> Damaged:
     return Damaged(
-        f"node {node} is damaged: the references kept with it are not its own",
+        f"node {node} is damaged: the references stored with it do not match its content",
         node=node,
         hint=Hint("Reindex the store", "reindex_store"),
     )
@@ -491,7 +491,7 @@ def payload_of(record: NodeRecord) -> Any:
     except InvalidValue as exc:
         raise InvalidValue(
             f"node {record.id} cannot be read: {exc.message}",
-            hint="Another program with other limits stored it; read it with that program.",
+            hint="A program with other limits stored the node; read it with that program.",
         ) from exc
 
 

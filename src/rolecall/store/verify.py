@@ -86,7 +86,7 @@ def _check_record(
     if record.sha256 is not None and record.sha256 != sha256_of(
         "" if record.id == record.type else record.type, record.data
     ):
-        yield Fault(record.id, "sha256", "the SHA-256 kept with it is of other bytes")
+        yield Fault(record.id, "sha256", "the SHA-256 stored with it belongs to other bytes")
     if record.id == record.type:
         payload_of(record)
         return
@@ -104,14 +104,16 @@ def _check_record(
     yield from (Fault(record.id, "invalid", misfit) for misfit in misfits)
     # Compare them as sets: their order is that of the original object, which the canonical bytes do not preserve.
     if record.refs is not None and set(record.refs) != set(refs):
-        yield Fault(record.id, "index", "the references kept with it are not its own; reindex the store")
+        yield Fault(
+            record.id, "index", "the references stored with it do not match its content; reindex the store"
+        )
     referrers.update((target, record.id) for target in refs)
 
 
 def _find_lost_types(store: Store, types: set[str]) -> Iterator[Fault]:
     """Yield the types that nodes use but that are not stored, even if this process knows them."""
     for type_id in _find_missing(store, sorted(types)):
-        yield Fault(type_id, "type", "nodes have this type, and it is not stored")
+        yield Fault(type_id, "type", "nodes have this type, but it is not stored")
 
 
 def _find_missing(store: Store, nodes: Sequence[str]) -> list[str]:

@@ -573,7 +573,7 @@ def _run_file(path: str) -> ModuleType:
     if not os.path.isfile(path):
         raise FileGone(
             f"the workflow file {path} does not exist",
-            hint="Bring it back, or fork the thread with another one.",
+            hint="Restore the file, or fork the thread with another workflow.",
         )
     name = "_rolecall_" + re.sub(r"\W", "_", path)
     for known in [known for known in sys.modules if known == name or known.startswith(name + ".")]:

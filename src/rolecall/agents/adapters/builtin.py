@@ -100,7 +100,7 @@ class Builtin(ModelOptions):
         if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
             raise UsageError(
                 "the base URL of a model's endpoint has the form https://host/path",
-                hint="Set it in the configuration; the key has a place of its own.",
+                hint="Set the base URL in the configuration, without the key, which has a setting of its own.",
             )
 
 

@@ -56,7 +56,7 @@ class External(Command):
         raise AgentError(
             f"{self.program!r} printed {printed} where the id of its step was expected",
             text=ended.stdout,
-            hint='Its last line must be the id of the step it put, bare or as {"stepHash": "…"}.',
+            hint='The last line of its output must be the id of the step it stored, alone or as {"stepHash": "…"}.',
         )
 
 
