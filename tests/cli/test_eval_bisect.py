@@ -127,7 +127,9 @@ def test_what_cannot_be_searched_is_said(project: Project) -> None:
     shown = project(check=1).stdout
     assert "not broken: 1.15@" in shown and "breaks no task that 1.0@" in shown
     assert "there is no version '9.9'" in project("--from", "9.9", check=3).stderr
-    assert "no versions of 'fix-it' to search" in project("--from", "1.5", "--to", "1.4", check=2).stderr
+    assert (
+        "no versions of 'fix-it' between these two" in project("--from", "1.5", "--to", "1.4", check=2).stderr
+    )
     assert "is not a number from 0 to below 0.5" in project("--noise", "0.5", check=2).stderr
 
 

@@ -170,7 +170,7 @@ def _tell_plan(plan: EvalPlan, *, is_compared: bool) -> None:
     if is_compared or len(suite.variants) > 1:
         least = plan.smallest_difference
         shown = f"{least * 100:.0f} points" if least is not None else "none, with so few tasks"
-        say(f"smallest detectable difference, from a pass rate of 70 %: {shown}")
+        say(f"smallest detectable drop from a pass rate of 70 %: {shown}")
     for name, paths in plan.omitted.items():
         warn(f"{name}: {', '.join(paths[:5])} left out: large, or named like a secret")
     if (run := plan.going_on) is not None:
