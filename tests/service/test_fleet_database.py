@@ -118,7 +118,7 @@ def test_a_database_of_a_newer_program_is_refused_and_left_as_it_is(
         with psycopg.connect(url_of(postgres_url, name), autocommit=True) as db:
             db.execute(newer)
         refused = rolecall("serve", "--database", url_of(postgres_url, name), check=5)
-        assert told in refused.stderr and "Upgrade rolecall" in refused.stderr
+        assert told in refused.stderr and "Upgrade Rolecall" in refused.stderr
     finally:
         with psycopg.connect(postgres_url, autocommit=True) as db:
             db.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

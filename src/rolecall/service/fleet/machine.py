@@ -156,8 +156,6 @@ class Machine:
         left.push_async_callback(leave)
         left.push_async_callback(self._workers.close)
         await self._workers.open()
-        left.callback(close_orders)
-        await asyncio.to_thread(self._orders.open, self._loop)
         if self._own_policy is not None:
             await reach.ask(self._publish, self._own_policy)
         await reach.ask(self._read_policy)
@@ -171,6 +169,9 @@ class Machine:
             self._agent_of(store),
             running_here=self._steps.running,
         )
+        # Last, because an order of this machine's earlier life can be over at once, and then its thread continues.
+        left.callback(close_orders)
+        await asyncio.to_thread(self._orders.open, self._loop)
 
     def stop(self, *, finish: bool = False) -> None:
         """Stop taking steps. Running steps are interrupted, or allowed to finish if `finish` is true. A second call
