@@ -115,7 +115,7 @@ def migrate(url: str) -> None:
             if found > _VERSION:
                 raise StorageError(
                     f"the fleet in {shown(url)} has version {found}; this program knows versions up to {_VERSION}",
-                    hint="Upgrade rolecall on this machine: pip install --upgrade 'rolecall[fleet]'.",
+                    hint="Upgrade Rolecall on this machine: pip install --upgrade 'rolecall[fleet]'.",
                 )
             if found < _VERSION:
                 with db.transaction():
