@@ -156,7 +156,7 @@ class Rolecall:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._ledger: spending.Ledger | None = None
         if store == MEMORY:
-            # The store is a file, not in memory, so that a run in another Python thread can open it.
+            # Keep the store in a file, not in memory, so that a run in another Python thread can open it.
             self._scratch = tempfile.TemporaryDirectory(prefix=stores.TEMPORARY)
             store = os.path.join(self._scratch.name, "store.db")
         self._url = store if isinstance(store, str) else None

@@ -331,7 +331,7 @@ async def attend(view: View) -> AsyncIterator[Stopped]:
                 await asyncio.sleep(_REFRESH)
 
     task = asyncio.create_task(refresh())
-    # The signal handlers of the event loop would not run while code blocks the loop.
+    # The event loop's signal handlers cannot run while the loop is blocked.
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     handled = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in handled:

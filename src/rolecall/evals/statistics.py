@@ -219,7 +219,7 @@ def is_worse(pairs: Iterable[Pair], *, alpha: float = ALPHA) -> bool:
 
 def classify_change(pair: Pair, *, alpha: float = ALPHA) -> Change:
     """Classify what happened to one task. It is fixed or broken if all its runs changed from one verdict to the other,
-    or if so many did that chance is an unlikely explanation (Fisher's exact test). Otherwise it is flaky if its runs
+    or if more runs changed than chance is likely to explain (Fisher's exact test). Otherwise it is flaky if its runs
     have different verdicts."""
     base, variant = pair
     passed, runs = base.passed + variant.passed, base.runs + variant.runs

@@ -54,7 +54,7 @@ _READING_WORDS = frozenset((
 _SEARCHING_WORDS = frozenset((
     "list", "search", "find", "stat", "info", "query", "grep", "glob", "tree", "directory", "dir", "ls",
 ))  # fmt: skip
-"""Words in the names of tools that list or search files, which does not count as reading a file."""
+"""Words that show, in a tool's name, that the tool lists or searches files. That does not count as reading a file."""
 _LONGEST_LIST = 1_000
 _DEEPEST = 4
 

@@ -1,4 +1,4 @@
-"""The tools for workflows and threads. `thread_verbs.py` implements the tools and is imported at the first call."""
+"""The tools for workflows and threads. They are implemented in `thread_verbs.py`, imported on the first call."""
 
 from __future__ import annotations
 

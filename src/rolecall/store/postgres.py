@@ -166,8 +166,8 @@ class PostgresBackend(SqlTables):
             (seq, r.id, r.type, r.data, r.created, "".join(r.refs or ()), r.sha256, now)
             for (seq,), r in zip(numbers, missing, strict=True)
         ]
-        # Two commits with common nodes wait for each other here, so a common order prevents deadlocks. The numbers
-        # preserve the order of the puts.
+        # Commits that share nodes can block each other here. Writing nodes in the same order in every commit prevents
+        # a deadlock. The numbers preserve the order of the puts.
         rows.sort(key=lambda row: row[1])
         with self._db.cursor() as cursor:
             cursor.executemany(_PUT_NODE, rows)

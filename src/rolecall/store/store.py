@@ -123,7 +123,7 @@ class Store:
     # -- reading nodes --
 
     def get(self, node: str) -> Node:
-        """Return one node. Raise `NotFound` if it is not stored, and `Damaged` if it is not what was put."""
+        """Return one node. Raise `NotFound` if it is not stored, `Damaged` if its content is not what was stored."""
         if node in self._recent and not self.backend.find_stored([node]):
             del self._recent[node]
         known = self.follow(node)
@@ -161,7 +161,7 @@ class Store:
         return node
 
     def has(self, node: str) -> bool:
-        """Return whether a node is stored. Raise `Damaged` if it is not what was put."""
+        """Return whether a node is stored. Raise `Damaged` if its content differs from what was stored."""
         record = self.backend.record(_checked_id(node))
         if record is not None:
             check(record)

@@ -539,7 +539,7 @@ class Step:
 
     @property
     def detail_id(self) -> str | None:
-        """The id of the step's detail node, which only an older step may lack."""
+        """The id of the step's detail node. It is missing only in some steps written by older versions."""
         return self.stored.get("detail")
 
     @property

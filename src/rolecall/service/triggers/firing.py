@@ -33,7 +33,7 @@ from rolecall.threads.requests import Request
 from rolecall.workflow import template
 
 PATIENCE = 600.0
-"""Seconds that creating a thread can take, because a work folder might have to be copied."""
+"""The time limit for creating a thread, in seconds. It is generous because a work folder might have to be copied."""
 LONGEST_PROMPT = 200_000
 _LONGEST = 500
 """The number of characters of a problem that are kept."""
