@@ -442,8 +442,8 @@ def test_wrong_arguments_are_errors_that_say_what_to_give(rc: rolecall.Rolecall,
     thread = rc.start(workflow(), "go")
     wrong: list[tuple[Callable[[], Any], str]] = [
         (lambda: rolecall.open(":memory:", folder=tmp_path / "gone"), "the folder .* does not exist"),
-        (lambda: rc.start(tmp_path, "go"), "a workflow is .*, not PosixPath"),  # type: ignore[arg-type]
-        (lambda: rc.validate(3), "a workflow is .*, not 3"),  # type: ignore[arg-type]
+        (lambda: rc.start(tmp_path, "go"), "a workflow must be .*, not PosixPath"),  # type: ignore[arg-type]
+        (lambda: rc.validate(3), "a workflow must be .*, not 3"),  # type: ignore[arg-type]
         (lambda: rc.start(workflow(), None), "a prompt is text, not None"),  # type: ignore[arg-type]
         (lambda: rc.start(workflow(), "go", agent=speak), "an agent must be given as a name"),  # type: ignore[arg-type]
         (lambda: rc.start(workflow(), "go", agents={"speaker": speak}), "an agent must be given as a name"),  # type: ignore[dict-item]

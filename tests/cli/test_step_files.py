@@ -315,7 +315,7 @@ def test_blame_refuses_what_is_not_there(plain: Work) -> None:
     ident = plain.run()
     assert "there is no file 'prose'" in plain.text("thread", "blame", ident, "prose", check=3)
     assert "there is no file 'notes'" in plain.text("thread", "blame", ident, "notes", check=3)
-    assert "poem has 3 lines" in plain.text("thread", "blame", ident, "poem:4", check=3)
+    assert "poem has only 3 lines" in plain.text("thread", "blame", ident, "poem:4", check=3)
 
 
 def test_blame_follows_a_file_that_was_renamed(plain: Work) -> None:

@@ -152,7 +152,8 @@ def test_a_workflow_that_plays_itself_comes_to_an_end(store: Store, tmp_path: Pa
         find_workflow=lambda name, folder: registry.find(store, name, folder=folder).node,
     )
     outcome = run(endless, name)[-1]
-    assert outcome.status == "suspended" and "8 deep" in outcome.reason
+    assert outcome.status == "suspended" and "8 levels deep" in outcome.reason
+    assert ".." not in outcome.reason
 
 
 def test_an_unknown_workflow_is_named(store: Store, tmp_path: Path) -> None:

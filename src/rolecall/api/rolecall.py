@@ -1003,7 +1003,7 @@ def _address_of(workflow: Workflow) -> str:
     address."""
     if not isinstance(workflow, python.Workflow):
         raise UsageError(
-            f"a workflow is given as a name, a path as text, an id or a Workflow, not as {workflow!r}",
+            f"a workflow must be a name, a path as text, an id or a Workflow, not {workflow!r}",
             hint="The text of a path is `str(path)`.",
         )
     try:

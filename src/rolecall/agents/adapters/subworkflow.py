@@ -45,7 +45,7 @@ class Subworkflow:
         played = await context.play(self.workflow, prompt, context.session)
         reason = hint = ""
         if played.status != "completed":
-            why = f": {played.reason}" if played.reason else ""
+            why = f": {played.reason.removesuffix('.')}" if played.reason else ""
             reason = f"its thread {played.thread} is {played.status}{why}"
             hint = f"Read thread {played.thread}."
         if played.status == "waiting":
