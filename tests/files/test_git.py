@@ -44,17 +44,22 @@ def test_a_program_that_ctrl_c_ends_lets_git_remove_its_locks(tmp_path: Path) ->
     (tmp_path / "slow").touch()
     os.mkfifo(begun := tmp_path / "begun")
     os.mkfifo(held := tmp_path / "held")
+    os.mkfifo(talks := tmp_path / "talks")
     holds = os.open(held, os.O_RDWR)
     settings = ("filter.slow.clean=echo begun > begun; cat held",)
     script = (
-        "import signal; from rolecall.files import git\n"
+        "import signal, subprocess; from rolecall.files import git\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it\n"
+        "talk = subprocess.Popen.communicate\n"
+        "def communicate(*args): open('talks', 'w').close(); return talk(*args)\n"
+        "subprocess.Popen.communicate = communicate  # before, git may already run, and ends by itself\n"
         f"git.ask('.', 'add', 'slow', settings={settings})"
     )
     try:
         with subprocess.Popen(
             [sys.executable, "-c", script], cwd=tmp_path, stderr=subprocess.PIPE
         ) as process:
+            assert talks.read_text() == ""
             assert begun.read_text() == "begun\n" and (tmp_path / ".git/index.lock").exists()
             process.send_signal(signal.SIGINT)
             assert b"KeyboardInterrupt" in process.communicate(timeout=60)[1]
