@@ -18,12 +18,12 @@ from rolecall.agents.adapters.claude import DENIES
 from rolecall.errors import RolecallError
 from rolecall.hosts import command_hook, file_change, host_file
 from rolecall.hosts.claude.events import EVENTS
+from rolecall.hosts.claude.words import WORDING
 from rolecall.hosts.command_hook import is_refusal as is_refusal
 from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, read_value
 from rolecall.hosts.names import THREAD_END
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, server_words
-from rolecall.hosts.words import WORDINGS
 from rolecall.nexus.catalog import Catalog, CatalogAgent, Skill
 from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
@@ -142,7 +142,7 @@ def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
 def skill_file(skill: Skill, catalog: Catalog) -> str:
     manual = {"disable-model-invocation": True} if skill.manual_only else {}
     head = {"name": skill.id, "description": skill.description, **manual}
-    return host_file.with_head(head, host_file.skill_body(skill, catalog, WORDINGS[PROGRAM]))
+    return host_file.with_head(head, host_file.skill_body(skill, catalog, WORDING))
 
 
 # -- for doctor --

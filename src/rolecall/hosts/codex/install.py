@@ -18,11 +18,11 @@ from rolecall.agents.adapters.codex import DENIES
 from rolecall.errors import UsageError
 from rolecall.hosts import command_hook, host_file
 from rolecall.hosts.codex.events import CONTEXT_TOKENS, EVENTS
+from rolecall.hosts.codex.words import WORDING
 from rolecall.hosts.command_hook import is_refusal as is_refusal
 from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, read_value
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, server_words
-from rolecall.hosts.words import WORDINGS
 from rolecall.nexus.catalog import CatalogAgent
 from rolecall.settings import capabilities
 
@@ -68,7 +68,7 @@ def pieces(setup: HostSetup) -> list[Piece]:
         found.append(OwnFile(path(setup, "agents", f"{agent.id}.toml"), _agent_file(agent, setup)))
     for skill in setup.catalog.skills.values():
         head = {"name": skill.id, "description": skill.description}
-        text = host_file.with_head(head, host_file.skill_body(skill, setup.catalog, WORDINGS[PROGRAM]))
+        text = host_file.with_head(head, host_file.skill_body(skill, setup.catalog, WORDING))
         found.append(OwnFile(path(setup, "skills", skill.id, "SKILL.md"), text))
         if skill.manual_only:
             found.append(OwnFile(path(setup, "skills", skill.id, "agents", "openai.yaml"), _MANUAL))

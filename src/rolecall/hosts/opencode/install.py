@@ -17,9 +17,9 @@ from rolecall.errors import RolecallError
 from rolecall.hosts import file_change, gate, host_file
 from rolecall.hosts.installation import OwnFile, Piece
 from rolecall.hosts.opencode.events import EVENTS
+from rolecall.hosts.opencode.words import WORDING
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, is_ours
-from rolecall.hosts.words import WORDINGS
 from rolecall.nexus.catalog import CatalogAgent
 from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
@@ -45,7 +45,7 @@ def pieces(setup: HostSetup) -> list[Piece]:
         found.append(OwnFile(path(setup, "agents", f"{agent.id}.md"), _agent_file(agent, setup)))
     for skill in setup.catalog.skills.values():
         head = {"name": skill.id, "description": skill.description}
-        body = host_file.skill_body(skill, setup.catalog, WORDINGS[PROGRAM])
+        body = host_file.skill_body(skill, setup.catalog, WORDING)
         if skill.manual_only:  # such a skill is only a command, so that the model cannot activate it
             place, body = path(setup, "commands", f"{skill.id}.md"), f"{body}\n$ARGUMENTS"
         else:
