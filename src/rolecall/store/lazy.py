@@ -8,6 +8,8 @@ checking a workflow imports no store. A module declares them at its top, next to
     else:
         shutil = Module("shutil")
         bundle = Module("rolecall.store.bundle")
+
+A module that declares dozens of them uses a table and `import_later`.
 """
 
 from __future__ import annotations
