@@ -762,7 +762,7 @@ def test_a_question_of_an_agent_is_answered_by_the_same_verb_and_the_thread_goes
         flow.thread("answer", ident, "--run", check=7)["question"] == "Which database?"
     )  # nothing was answered
     refused = flow.rolecall("thread", "answer", ident, "--field", "status=done", check=2).stderr
-    assert "waits for a text, not for fields: Which database?" in refused
+    assert "expects text, not fields: Which database?" in refused
     assert "empty" in flow.rolecall("thread", "answer", ident, "-p", " ", check=2).stderr
     assert flow.thread("answer", ident, "-p", "The second one", "--run")["status"] == "completed"
     assert "The second one" in shown(flow.steps(ident)[2])[2]

@@ -174,7 +174,7 @@ def test_every_problem_of_a_definition_is_told_at_once() -> None:
         (None, {}, "neither a moderator nor a graph"),
         (once, {"graph": {"$START": "worker"}}, "both a moderator and a graph"),
         ("worker", {}, "the moderator must be a function, not 'worker'"),
-        (once, {"conditions": {"late": "true"}}, "conditions belong to a graph"),
+        (once, {"conditions": {"late": "true"}}, "conditions are allowed only in a graph"),
     ],
 )
 def test_a_workflow_has_exactly_one_who_decides(moderator: Any, options: Any, said: str) -> None:

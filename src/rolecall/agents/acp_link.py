@@ -95,7 +95,7 @@ class Wire:
                     return message
                 elif message.get("method") == "session/update":
                     self._hear(message.part("params"))
-        except Exception as error:  # the waiting call raises it: from the reader, or an overlong line
+        except Exception as error:  # such as an overlong line; the waiting call raises it
             self.fail(error)
         return None
 

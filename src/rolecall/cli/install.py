@@ -48,7 +48,7 @@ _HOST = (
         argument(
             "--project",
             "DIR",
-            "for this project (default: the git repository around here)",
+            "for this project (default: the git repository that contains the current directory)",
             nargs="?",
             const="",
         ),

@@ -91,7 +91,7 @@ def _send_text(options: Namespace, thread: Thread, question: Question) -> bool:
     for one."""
     if options.output is not None or options.field:
         raise UsageError(
-            f"thread {thread.id} waits for a text, not for fields: {thread.reason}",
+            f"thread {thread.id} expects text, not fields: {thread.reason}",
             hint=f"Answer with `rolecall thread answer {thread.id} -p TEXT`.",
         )
     if options.body is None:

@@ -53,7 +53,7 @@ AMOUNTS = ("cost", "tokens", "minutes", "turns", "steps")
 _LEASE_MS = 600_000
 _RENEW_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
-"""Seconds between two checks whether a limit of the run is reached."""
+"""Seconds between checks of whether the run has reached a limit."""
 
 
 @dataclass

@@ -80,7 +80,9 @@ def _find_capabilities(agent: str) -> tuple[str, ...]:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--project", metavar="DIR", help="the project (default: the git repository around here)"
+        "--project",
+        metavar="DIR",
+        help="the project (default: the git repository that contains the current directory)",
     )
     parser.add_argument(
         "--as",

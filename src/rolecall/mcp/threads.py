@@ -147,8 +147,9 @@ TOOLS = (
     _tool(
         "thread_answer",
         "answer_thread",
-        "See what a thread asks a person, or answer it. With the thread alone, the reply says in `takes` which of "
-        "the two it waits for: a `text`, or the `output` of a role that a person plays. Nothing is run.",
+        "Show what a thread is asking a person, or answer it. If only the thread is given, `takes` in the reply says "
+        "what the thread is waiting for: a `text`, or the `output` of a role that a person plays. This call runs "
+        "nothing.",
         _THREAD,
         {
             "text": text(

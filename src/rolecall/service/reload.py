@@ -45,7 +45,7 @@ _COMPARE_MS = 15_000
 """How often to check that the watched folders are still the right ones, because the kernel does not report that a link
 has come to point elsewhere."""
 _IS_BACK = 1.0
-"""Seconds between two checks whether a missing folder is back."""
+"""Seconds between checks of whether a missing folder is back."""
 
 
 class Definitions:

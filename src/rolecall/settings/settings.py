@@ -122,7 +122,7 @@ EXTRACT_OF_PROJECT = Section(
         **EXTRACT.fields,
         "apiKey": RefusedKey(
             "an API key does not belong in the project's file",
-            "Name a variable of the environment with `apiKeyEnv`; this file is shared.",
+            "Use `apiKeyEnv` to name an environment variable that holds the key, because this file is shared.",
         ),
     },
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import tarfile
 import zlib
 from collections import deque
@@ -367,7 +368,15 @@ def _unpack(path: str, folder: str) -> None:
                     place = os.path.normpath(os.path.join(folder, member.name))
                     if os.path.commonpath([folder, place]) != folder or not is_plain:
                         raise tarfile.ReadError(f"{member.name!r} is not a plain file within it")
-                    tar.extract(member, folder, filter="data")
+                    # Not with `tar.extract`: it has no filter before Python 3.11.4.
+                    source = tar.extractfile(member)
+                    if source is None:
+                        os.makedirs(place, exist_ok=True)
+                    else:
+                        os.makedirs(os.path.dirname(place), exist_ok=True)
+                        with source, open(place, "wb") as target:
+                            shutil.copyfileobj(source, target)
+                    os.utime(place, (member.mtime, member.mtime))
                 # A tar archive cut off between two files still reads as a shorter one; only its closing block is
                 # missing.
                 bounded.seek(tar.offset)

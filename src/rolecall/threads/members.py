@@ -68,7 +68,7 @@ _PAGE = 200
 _STOP_MS = 5_000
 """The maximum time to wait for the processes of stopped members to record their agents' usage."""
 _LOOK_SECONDS = 1.0
-"""The interval between two checks whether members that other processes run have ended."""
+"""The interval between checks of whether members that other processes run have ended."""
 
 Run = Callable[[str, Watch, Cancel], Awaitable[None]]
 """Takes a thread, a function that receives events, and `cancel`; runs a member until it ends, is suspended or is

@@ -358,7 +358,7 @@ class _Reader:
                 "the moderator must be a plain function, not an async one: it decides and does nothing else"
             )
         if self._workflow.conditions:
-            self._report("conditions belong to a graph; a moderator decides in Python")
+            self._report("conditions are allowed only in a graph; a moderator makes its decisions in Python code")
 
     def _read_roles(self) -> Iterator[tuple[str, JsonObject]]:
         roles: Any = self._workflow.roles
