@@ -71,7 +71,7 @@ def test_a_repeated_request_creates_one_thread(project: Project, site: Site) -> 
     assert site.get("/service")["triggers"][0]["fired"] == 1
     # No service is there to run it, which the inbox says.
     [item] = [one for one in site.get("/inbox")["items"] if one["thread"] == fired[0]["thread"]]
-    assert item["kind"] == "run" and "waits for a service" in item["reason"]
+    assert item["kind"] == "run" and "waiting for a service" in item["reason"]
     site.post(f"/threads/{item['thread']}/kill")
 
 
