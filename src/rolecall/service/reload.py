@@ -10,42 +10,31 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 from rolecall.api import Rolecall
 from rolecall.checks import workflow_file
 from rolecall.checks.workflow_file import FileReport
-from rolecall.errors import RolecallError, UsageError
+from rolecall.errors import RolecallError
 from rolecall.service import project_file
 from rolecall.service.project_file import ProjectFile
 from rolecall.settings import config
 from rolecall.settings.repository import root_around
 from rolecall.settings.yaml12 import Problem
-from rolecall.store.lazy import Module
 from rolecall.store.store import Store
 from rolecall.workflow import gallery
 from rolecall.workflow.places import FOLDERS
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.registry import files_by_name, is_own, project_files
 
-if TYPE_CHECKING:
-    import watchfiles
-else:
-    watchfiles = Module("watchfiles")  # comes with an extra, which a service without a project does not need
-
-_LOOK_ANYWAY = 60.0
-"""Seconds after which the files are checked even without a notification, because some file systems send none."""
-_STEP_MS = 200
-"""How often the watcher's thread checks for notifications, which uses 0.03 % of a core."""
-_GATHER_MS = 1_000
-"""Changes within this time, such as those made by a checkout, are reported together."""
-_COMPARE_MS = 15_000
-"""How often to check that the watched folders are still the right ones, because the kernel does not report that a link
-has come to point elsewhere."""
-_IS_BACK = 1.0
-"""Seconds between checks of whether a missing folder is back."""
+_PAUSE = 1.0
+"""Seconds between two looks at the files."""
+_SELDOM = 500
+"""The pause after a look is at least this many times the CPU time that the look used."""
+_RETRY = 60.0
+"""Seconds until files that could not be read are read again."""
 
 
 class Definitions:
@@ -60,7 +49,8 @@ class Definitions:
         self._env = env
         self._keep = keep
         self.say = say
-        self._seen = ""
+        self.seen = ""
+        """The stamp of the files when they were last read, or empty if they could not be read."""
         self.project: ProjectFile = project_file.load(folder).require()
         self.workflows: dict[str, str] = {}
         """The id of the node that new threads use, keyed by workflow name."""
@@ -70,16 +60,16 @@ class Definitions:
 
     async def refresh(self) -> bool:
         """Read the files if they have changed, and return whether they had."""
-        stamp = self._stamp()
-        if stamp == self._seen:
+        stamp = self.stamp()
+        if stamp == self.seen:
             return False
-        self._seen = stamp
+        self.seen = stamp
         try:
             wrong = [*self._read_project()]
             reports = await self._read_workflows()
         except (RolecallError, OSError) as error:
             # The store failed, or a folder is gone or unreadable: try again later.
-            self._seen = ""
+            self.seen = ""
             why = error.message if isinstance(error, RolecallError) else error
             self.say(f"the files could not be read: {why}")
             return False
@@ -134,18 +124,7 @@ class Definitions:
 
     # -- files --
 
-    def folders(self) -> list[str]:
-        """Return the folders that can contain workflows."""
-        place = self.project.folder
-        root = root_around(place) or place
-        found: list[str] = []
-        while True:
-            found += [os.path.join(place, name) for name in FOLDERS]
-            if place == root:
-                return [folder for folder in found if os.path.isdir(folder)]
-            place = os.path.dirname(place)
-
-    def _stamp(self) -> str:
+    def stamp(self) -> str:
         """Return a digest of the files' paths, times and sizes. It includes the inode change time, because a file moved
         into place keeps its old modification time."""
         digest = hashlib.sha256()
@@ -162,7 +141,11 @@ class Definitions:
     def _files(self) -> Iterator[str]:
         """Yield every file in or below the workflow folders. A workflow's own folder can be a link; other links are not
         followed, because they could lead anywhere."""
-        tops = self.folders()
+        place, tops = self.project.folder, list[str]()
+        root = root_around(place) or place
+        while place != os.path.dirname(root):
+            tops += [os.path.join(place, name) for name in FOLDERS]
+            place = os.path.dirname(place)
         with suppress(OSError):  # reported when the workflows are read
             own = set(map(os.path.dirname, project_files(self.project.folder)))
             tops += sorted(
@@ -176,83 +159,15 @@ class Definitions:
 
 async def watch(definitions: Definitions, on_change: Callable[[], object]) -> None:
     """Follow the files until cancelled. `on_change` is called each time the files have been read again."""
-    news, is_deaf = asyncio.Event(), False
-
-    async def follow(paths: list[str], *, is_deep: bool) -> None:
-        nonlocal is_deaf
-        try:
-            async for _ in changes(paths, is_deep=is_deep):
-                news.set()
-        except (RolecallError, OSError) as error:
-            if not is_deaf:  # both watchers fail for the same reason, which is reported once
-                definitions.say(f"changes of files are noticed within a minute, not at once: {error}")
-            is_deaf = True
-
+    pause, last = _PAUSE, ""
     while True:
-        folders = definitions.folders()
-        tasks = [asyncio.create_task(follow([definitions.project.folder], is_deep=False))]
-        tasks += [asyncio.create_task(follow(folders, is_deep=True))] if folders else []
-        await asyncio.sleep(0)  # let both watchers start
-        try:
-            while folders == definitions.folders():
-                # Read after the watchers have started, so that no later change is missed.
-                if await definitions.refresh():
-                    on_change()
-                    continue
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_ANYWAY):
-                        await news.wait()
-                news.clear()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def changes(folders: Sequence[str], *, is_deep: bool) -> AsyncIterator[set[str]]:
-    """Yield the paths that change in `folders`, and below them if `is_deep`.
-
-    The kernel watches a folder, not its name. If a folder is replaced, `folders` themselves are yielded, and the new
-    folder is watched once the caller asks for the next change. The caller must then look into the folders to find what
-    changed in between.
-    """
-    try:
-        watch = watchfiles.awatch
-    except ImportError as error:
-        raise UsageError(
-            "the package 'watchfiles' is not installed", hint="pip install 'rolecall[service]'"
-        ) from error
-    while True:
-        before = _identities(folders)
-        watching = watch(
-            *folders,
-            watch_filter=None,
-            recursive=is_deep,
-            debounce=_GATHER_MS,
-            step=_STEP_MS,
-            rust_timeout=_COMPARE_MS,
-            yield_on_timeout=True,
-            ignore_permission_denied=True,
-        )
-        async with aclosing(watching) as found:
-            async for batch in found:
-                paths = {path for _, path in batch}
-                if paths:
-                    yield paths
-                # A folder that was created after another was removed might have the same inode number.
-                if not paths.isdisjoint(folders) or _identities(folders) != before:
-                    break
-        while not all(map(os.path.isdir, folders)):
-            await asyncio.sleep(_IS_BACK)
-        yield set(folders)
-
-
-def _identities(folders: Sequence[str]) -> list[tuple[int, int]]:
-    found = []
-    for folder in folders:
-        try:
-            status = os.stat(folder)
-            found.append((status.st_dev, status.st_ino))
-        except OSError:
-            found.append((0, 0))
-    return found
+        began = time.thread_time()
+        before, last = last, definitions.stamp()
+        pause = max(_PAUSE, _SELDOM * (time.thread_time() - began))
+        # Files that are still changing, for example during a checkout, are not read yet.
+        if last == before != definitions.seen:
+            if await definitions.refresh():
+                on_change()
+            else:
+                pause = _RETRY
+        await asyncio.sleep(pause)
