@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from traceback import format_exception
@@ -21,7 +22,7 @@ import pytest
 import rolecall
 from rolecall import END, Context, Role, RoleResult, ThreadContext, Workflow
 from rolecall.api import Crew, Evals, Knowledge
-from rolecall.errors import CALLS
+from rolecall.errors import CALLS, UsageError
 from rolecall.threads import perform
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -455,6 +456,11 @@ def test_wrong_arguments_are_errors_that_say_what_to_give(rc: rolecall.Rolecall,
         (lambda: rc.start(workflow(), "go", ident=thread.id), f"the thread {thread.id} exists already"),
         (lambda: thread.run(steps=0), "steps must be a whole number above 0, not 0"),
         (lambda: thread.run(steps="2"), "steps must be a whole number"),  # type: ignore[arg-type]
+        (lambda: thread.answer("done"), "the fields of an answer are a mapping, not 'done'"),  # type: ignore[arg-type]
+        (lambda: thread.diff(thread.id), "another thread is given as a Thread, not '"),  # type: ignore[arg-type]
+        (lambda: thread.diff_files(thread.id), "another thread is given as a Thread, not '"),  # type: ignore[arg-type]
+        (lambda: rc.thread(None), "a thread is named by its id, not None"),  # type: ignore[arg-type]
+        (lambda: rolecall.open(5), "a store is named by its address, not 5"),  # type: ignore[arg-type]
         (lambda: thread.export("pdf"), "'pdf' is not a format"),  # type: ignore[arg-type]
         (lambda: rc.cost(since=0, by="moon"), "costs cannot be listed by 'moon'"),
     ]
@@ -463,6 +469,35 @@ def test_wrong_arguments_are_errors_that_say_what_to_give(rc: rolecall.Rolecall,
             call()
         assert caught.value.hint
     assert [known.id for known in rc.threads()] == [thread.id]
+
+
+def test_a_workflow_in_a_script_of_any_name_continues_in_another_process(tmp_path: Path) -> None:
+    store, script = f"sqlite:{tmp_path}/store.db", tmp_path / "my_script.py"
+    script.write_text(
+        "import rolecall\n"
+        "async def speak(prompt, context):\n"
+        "    return '---\\nstatus: done\\n---\\nSaid it.'\n"
+        "schema = {'type': 'object', 'properties': {'status': {'const': 'done'}}}\n"
+        "workflow = rolecall.Workflow('greet-user', {'greeter': rolecall.Role(speak, 'Greet.', schema)},\n"
+        "    lambda context: rolecall.END if len(context.steps) > 1 else 'greeter')\n"
+        "if __name__ == '__main__':\n"
+        f"    rolecall.open({store!r}).start(workflow, 'hello').step()\n"
+    )
+    subprocess.run([sys.executable, str(script)], check=True, timeout=120)
+
+    with rolecall.open(store) as rc:
+        (thread,) = rc.threads()
+        assert thread.run().wait().status == "completed" and len(thread.steps) == 2
+
+        script.write_text(script.read_text().replace("greet-user", "greet-guest"))
+        with pytest.raises(UsageError, match="is not what it was when the thread started"):
+            thread.fork(at=1).run()
+
+
+def test_a_store_opened_in_another_python_thread_says_so(rc: rolecall.Rolecall) -> None:
+    with ThreadPoolExecutor() as pool, pytest.raises(UsageError, match="in another Python thread") as caught:
+        pool.submit(lambda: rc.start(workflow(), "one")).result()
+    assert "in each Python thread" in caught.value.hint
 
 
 def test_a_closed_store_says_so(tmp_path: Path) -> None:

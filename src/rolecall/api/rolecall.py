@@ -101,6 +101,11 @@ def open(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
     """Open a store and return its `Rolecall`. `store` is an address (`sqlite:/path`, `files:/folder`, `postgresql://…`)
     or `:memory:` for a temporary store; without `store`, the configured store is opened. Workflows and agents are
     looked up in `folder`."""
+    if store is not None and not isinstance(store, str):
+        raise UsageError(
+            f"a store is named by its address, not {store!r}",
+            hint='For example "sqlite:/path" or ":memory:".',
+        )
     if not os.path.isdir(folder):
         raise UsageError(
             f"the folder {os.fspath(folder)!r} does not exist",
@@ -352,6 +357,10 @@ class Rolecall:
 
     def thread(self, name: str) -> Thread:
         """Find a thread by its id or by a unique part of its id."""
+        if not isinstance(name, str):
+            raise UsageError(
+                f"a thread is named by its id, not {name!r}", hint="`Rolecall.threads` lists the threads."
+            )
         return Thread(self, thread.find(self.store, name).id)
 
     def latest_thread(self, *, is_waiting: bool = False) -> Thread | None:

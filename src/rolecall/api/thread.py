@@ -506,6 +506,11 @@ class Thread:
         """Play the due role as a person: `output` must fit the role's schema. `by` records who answered. `head` is the
         id of the last step that the person saw; raise `Conflict` if the thread has moved on since then. A thread that
         the service ran before goes back to the service, unless `is_run_here` is set."""
+        if not isinstance(output, Mapping):
+            raise UsageError(
+                f"the fields of an answer are a mapping, not {output!r}",
+                hint='For example {"status": "done"}.',
+            )
         ref = commit.answer(
             self._store,
             self._ref_at(head),
@@ -637,7 +642,7 @@ class Thread:
     def diff(self, other: Thread) -> views.View:
         """Return the last step that both threads share, and the differences in their prompts and outputs after that
         step."""
-        return views.difference(self._store, self._ref, other._ref)
+        return views.difference(self._store, self._ref, _ref_of(other))
 
     def read(self, *, max_chars: int = 10_000, before: str | None = None) -> str:
         """Return prompts, actions and answers as Markdown: the newest steps that fit into `max_chars`, or the steps
@@ -752,7 +757,7 @@ class Thread:
             )
         if at is not None or role is not None:
             raise UsageError("two threads are compared by their last files, without `at` and `role`")
-        return step_files.compare_threads(self._store, self._trees, self._ref, other._ref, excerpt)
+        return step_files.compare_threads(self._store, self._trees, self._ref, _ref_of(other), excerpt)
 
     def blame(
         self, path: str, *, lines: tuple[int, int] | None = None, at: int | str | None = None
@@ -811,6 +816,15 @@ class Thread:
 
 def _name_step(at: int | str | None) -> str | None:
     return None if at is None else str(at)
+
+
+def _ref_of(other: Thread) -> ThreadRef:
+    if not isinstance(other, Thread):
+        raise UsageError(
+            f"another thread is given as a Thread, not {other!r}",
+            hint="`Rolecall.thread` finds a thread by its id.",
+        )
+    return other._ref
 
 
 def _check_agents(book: Playbook, state: ThreadState, agent: str | None) -> None:

@@ -16,7 +16,9 @@ from rolecall.service import control
 from rolecall.settings import config
 
 _LONGEST = 4_000
-_NO_SERVICE = "The thread is waiting for a service, but none is running. Start one with `rolecall serve --detach`."
+_NO_SERVICE = (
+    "The thread is waiting for a service, but none is running. Start one with `rolecall serve --detach`."
+)
 _TOLD_BY_THREAD = (0, 6, 7, 8, 9)
 """Exit codes of `thread run` after which the thread's own state says how the run ended."""
 

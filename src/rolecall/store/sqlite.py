@@ -402,6 +402,9 @@ class _Translation:
 
     def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
         path = self._path
+        if isinstance(exc, sqlite3.ProgrammingError) and "in that same thread" in str(exc):
+            hint = "Call `rolecall.open` in each Python thread."
+            raise UsageError(f"the store {path} was opened in another Python thread", hint=hint) from exc
         if isinstance(exc, sqlite3.DatabaseError):
             code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
             if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _is_undecodable(exc):

@@ -358,7 +358,9 @@ class _Reader:
                 "the moderator must be a plain function, not an async one: it decides and does nothing else"
             )
         if self._workflow.conditions:
-            self._report("conditions are allowed only in a graph; a moderator makes its decisions in Python code")
+            self._report(
+                "conditions are allowed only in a graph; a moderator makes its decisions in Python code"
+            )
 
     def _read_roles(self) -> Iterator[tuple[str, JsonObject]]:
         roles: Any = self._workflow.roles
@@ -511,7 +513,9 @@ def load_python(
         schema_ids: the nodes of the roles' schemas.
     """
     found = _find(where)
-    playbook = compile(found.workflow, name=found.name, python=found.python)
+    # A stored workflow keeps its name, which need not be the name of the file if a program started the thread.
+    name = found.name if expected is None else None
+    playbook = compile(found.workflow, name=name, python=found.python)
     if expected is not None and (
         changes := document.changes(expected, playbook.workflow._replace(python=expected.python))
     ):
