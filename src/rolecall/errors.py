@@ -86,6 +86,7 @@ CALLS = {
     "resume_thread": "rc.thread({thread}).resume()",
     "run_code": "runs_code=True",
     "run_thread": "rc.thread({thread}).run()",
+    "save_base": "rc.evals().save_base({name}, report)",
     "show_question": "rc.thread({thread}).question()",
     "show_step": "rc.step({step})",
     "show_thread": "rc.thread({thread}).summary()",

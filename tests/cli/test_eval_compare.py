@@ -176,7 +176,8 @@ def test_a_comparison_says_the_same_on_another_machine(project: Project, tmp_pat
 
 def test_a_gate_stops_what_is_worse_and_nothing_else(project: Project) -> None:
     del project.suite["variants"]["new"]
-    assert "no base and no run 'main'" in project("gate", "suite.yaml", "--against", "main", check=3).stderr
+    said = project("gate", "suite.yaml", "--against", "main", check=3).stderr
+    assert "no base and no run 'main'" in said and "rolecall eval gate SUITE --save main" in said
     project("gate", "suite.yaml", "--save", "main")
     project("gate", "suite.yaml", "--against", "main")
     assert project.count_asked("old") == 8  # unchanged work is not asked again

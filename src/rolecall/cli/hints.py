@@ -53,6 +53,7 @@ _PHRASES = {
     "update_workflow": "rolecall workflow update {workflow}",
     "validate_workflow": "rolecall workflow validate {workflow}",
     "list_evals": "rolecall eval list",
+    "save_base": "rolecall eval gate SUITE --save {name}",
     "workflow_history": "rolecall workflow history {workflow}",
     # knowledge
     "forget_repository": "rolecall knowledge forget --repo {repo}",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from rolecall.errors import NotFound, UsageError
+from rolecall.errors import Hint, NotFound, UsageError
 from rolecall.evals.compare import (
     Comparison,
     Side,
@@ -66,7 +66,7 @@ def find_base(store: Store, name: str) -> list[Side]:
     try:
         report = Report(find_run(store, saved.state["eval"] if saved else run))
     except NotFound:
-        hint = f"Save a base: rolecall eval gate SUITE --save {run}."
+        hint = Hint("Save the result of a run as a base", "save_base", name=run)
         raise NotFound(f"there is no base and no run {run!r}", hint=hint) from None
     return list_sides(report, variant)
 
