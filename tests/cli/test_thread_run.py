@@ -651,7 +651,8 @@ def test_each_form_of_an_answer_is_shown_with_its_command(flow: Flow) -> None:
     ident = flow.start(None)
     text = flow.rolecall("thread", "answer", ident, "--format", "text", check=0).stdout
     assert text.splitlines()[0] == "# You are asked as boss: Has the last word."
-    assert "- why (required): string. In short." in text
+    assert "- why (required): string. In short." in text and "## Prompt\n\nDecide." in text
+    assert flow.thread("answer", ident, check=0)["prompt"] == "Decide."
     commands = [line.strip() for line in text.splitlines() if line.startswith("  rolecall thread answer")]
     assert commands == [
         f"rolecall thread answer {ident} --field status=yes --body 'Your report.'",

@@ -140,7 +140,8 @@ def test_each_kind_of_waiting_takes_its_kind_of_answer(stage: Stage) -> None:
         for status in ("idle", "suspended"):  # a role that a person plays is due, and then it is asked
             standing = pipe.call("thread_step", thread=thread)
             assert (standing["status"], standing["currentRole"]) == (status, "reviewer")
-            assert pipe.call("thread_answer", thread=thread)["takes"] == "output"
+            asked = pipe.call("thread_answer", thread=thread)
+            assert asked["takes"] == "output" and asked["prompt"] and "schema" in asked
             refused = pipe.call("thread_answer", thread=thread, text="Looks good")["error"]
             assert f"thread {thread} waits for an output, not for a text" in refused
         answered = pipe.call("thread_answer", thread=thread, output={"$status": "approved"})

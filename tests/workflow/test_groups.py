@@ -216,7 +216,7 @@ def test_a_name_for_members_in_an_edge_has_a_hint(tmp_path: Path) -> None:
     text = FILE.replace("lister: reviewer", 'lister: {role: reviewer, prompt: "Look at {{item}}."}')
     problem = errors_in(load(tmp_path, text))[0]
     assert "{{item}} has no value after lister" in problem.message
-    assert "write {{item}} into the goal of reviewer" in problem.hint
+    assert "write {{item}} into the prompt of reviewer" in problem.hint
 
 
 def test_templates_in_other_roles_stay_text(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_member_gets_its_item_and_its_agent(sound: StoredWorkflow) -> None:
 
 
 def test_an_item_without_the_field_is_an_error_with_the_member(sound: StoredWorkflow) -> None:
-    with pytest.raises(UsageError, match=r"the goal of 'reviewer' .* member 1: {{item.path}} has no value"):
+    with pytest.raises(UsageError, match=r"the prompt of 'reviewer' .* member 1: {{item.path}} has no value"):
         group.role_of(sound, "reviewer", number=1, count=1, item={})
 
 

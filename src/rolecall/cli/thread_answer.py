@@ -234,7 +234,7 @@ def _question_text(
 ) -> Iterator[str]:
     about = role.description.strip()
     yield f"# You are asked as {due.role}: {about}" if about else f"# You are asked as {due.role}"
-    sections = {"Task": question.task, "Now": due.prompt, "Goal": role.prompt}
+    sections = {"Task": question.task, "Now": due.prompt, "Prompt": role.prompt}
     sections |= {"Procedure": role.procedure, "Output": role.output}
     for title, text in sections.items():
         if text.strip():
@@ -257,7 +257,7 @@ def _show_question(
         "thread": thread.id,
         "currentRole": due.role,
         "description": role.description,
-        "goal": role.prompt,
+        "prompt": role.prompt,
         "task": question.task,
         "instruction": due.prompt,
         "schema": dict(role.schema),

@@ -354,7 +354,7 @@ def answer_thread(
             shown = {**_brief(found.entry()), "takes": takes}
             if takes == "output" and question.due and question.role:
                 shown["task"], shown["instruction"] = question.task, question.due.prompt
-                shown["goal"], shown["schema"] = question.role.prompt, dict(question.role.schema)
+                shown["prompt"], shown["schema"] = question.role.prompt, dict(question.role.schema)
             return shown
         if given != takes:
             raise _refusal(found, question, given, takes)

@@ -92,7 +92,7 @@ def _describe_form(name: str, role: StoredRole) -> JsonObject:
     return {
         "role": name,
         "description": role.description,
-        "goalHtml": markdown.render(role.prompt),
+        "promptHtml": markdown.render(role.prompt),
         "procedureHtml": markdown.render(role.procedure),
         "schema": dict(role.schema),
         "statusField": shape.status_field,

@@ -115,11 +115,11 @@ def role_of(
     found = workflow.roles[role]
     view = {"number": number, "count": count, **({"item": item} if group.each is not None else {})}
     texts = {}
-    for key, text in (("goal", found.prompt), ("procedure", found.procedure)):
+    for key, text in (("prompt", found.prompt), ("procedure", found.procedure)):
         try:
             texts[key] = template.render(text, view)
         except UsageError as exc:
             message = f"the {key} of {role!r} cannot be written for member {number}: {exc.message}"
             raise UsageError(message, hint=exc.hint) from None
     agent = group.agents[(number - 1) % len(group.agents)] if group.agents else found.agent
-    return role, found._replace(prompt=texts["goal"], procedure=texts["procedure"], agent=agent, group=None)
+    return role, found._replace(prompt=texts["prompt"], procedure=texts["procedure"], agent=agent, group=None)

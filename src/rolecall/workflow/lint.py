@@ -410,7 +410,7 @@ class _Lint:
                 hint = did_you_mean(use.name, names, what="Available")
                 target = self._roles.get(edge.role)
                 if use.path[0] in ("item", "number") and target is not None and target.group is not None:
-                    hint = f"All members get the edge's prompt; write {tag} into the goal of {edge.role}."
+                    hint = f"All members get the edge's prompt; write {tag} into the prompt of {edge.role}."
                 if use.path[0] == "steps" and use.path[1:2] and use.path[1] in self._roles:
                     hint = f"The output of {source} has a field 'steps' of its own, which hides the earlier roles."
                 self._error(path, f"{tag} has no value after {whose}{line}", hint)

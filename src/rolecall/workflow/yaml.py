@@ -302,7 +302,7 @@ _JOIN = Either(
 _GROUP_FIELDS: dict[str, Field] = {
     "each": Field(
         Text("an expression, such as steps[-1].output.files", least=1),
-        "JSONata that gives a list: one member for each item. Its goal may use {{item}}.",
+        "JSONata that gives a list: one member for each item. Its prompt may use {{item}}.",
     ),
     "times": Field(Number(whole=True, least=1), "How many members work on the same task."),
     "roles": Field(_TEXTS, "The roles of a team, which work at the same time."),

@@ -112,8 +112,8 @@ function AnswerRole({ thread, question, onDone, onLate, level, more }) {
   return html`<${level}>You are asked as ${question.role}${about}</${level}>
     <${Prose} html=${question.instructionHtml} />
     <${Before} before=${question.before} thread=${thread} />
-    ${question.goalHtml ? html`<details><summary>Goal and procedure</summary>
-      <${Prose} html=${question.goalHtml} /><${Prose} html=${question.procedureHtml} /></details>` : null}
+    ${question.promptHtml ? html`<details><summary>Prompt and procedure</summary>
+      <${Prose} html=${question.promptHtml} /><${Prose} html=${question.procedureHtml} /></details>` : null}
     ${question.problem ? html`<p class="wrong">${question.problem}</p>` : null}
     <${PendingComments} thread=${thread.thread} />
     ${me.value.readOnly ? null : html`<${Form} thread=${thread.thread} question=${question} error=${error}
