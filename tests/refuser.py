@@ -34,26 +34,26 @@ PATIENCE = 120.0
 
 def arm(is_refused: Callable[[], bool]) -> None:
     """Ask before every write of a store in this process whether it fails."""
-    put, write_all = SqliteBackend._put_records, disk.write_all
+    move_refs, write_all = SqliteBackend._move_refs, disk.write_all
 
     def refuse() -> None:
         if is_refused():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def put_records(*args: Any) -> None:
+    def commit(*args: Any) -> Any:
         try:
             refuse()
         except OSError as error:
             full = sqlite3.OperationalError("database or disk is full")
             full.sqlite_errorcode = sqlite3.SQLITE_FULL
             raise full from error
-        put(*args)
+        return move_refs(*args)
 
     def write(file: int, data: bytes) -> None:
         refuse()
         write_all(file, data)
 
-    setattr(SqliteBackend, "_put_records", put_records)  # noqa: B010 -- it is a method to the type checker
+    setattr(SqliteBackend, "_move_refs", commit)  # noqa: B010 -- it is a method to the type checker
     for module in (disk, journal):
         setattr(module, "write_all", write)  # noqa: B010
 

@@ -7,9 +7,9 @@ import json
 import os
 import signal
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeVar
@@ -139,10 +139,8 @@ class _Lines:
                 continue
             if not _is_message(message):
                 await self._refuse(RequestError.invalid_request())
-            elif "id" in message or not str(message.get("method")).startswith(
-                "$/"
-            ):  # notifications may be ignored
-                return dict(message)
+            elif "id" in message or not str(message.get("method")).startswith("$/"):
+                return dict(message)  # notifications that begin with `$/` may be ignored
 
     async def _refuse(self, error: RequestError) -> None:
         await self.send({"jsonrpc": "2.0", "id": None, "error": error.to_error_obj()})
@@ -201,7 +199,7 @@ class RolecallAgent:
     # -- sessions --
 
     async def new_session(self, cwd: str, **_: Any) -> NewSessionResponse:
-        with self._report():
+        with _report():
             _check_folder(cwd)
             ident = await self._call(cwd, Rolecall.new_id)
             session = self._open(ident, cwd)
@@ -209,13 +207,13 @@ class RolecallAgent:
 
     async def load_session(self, cwd: str, session_id: str, **_: Any) -> LoadSessionResponse:
         session = await self._find(session_id, cwd)
-        with self._report():
+        with _report():
             await asyncio.to_thread(session.replay)
             return LoadSessionResponse(config_options=await self._offer(session))
 
     async def resume_session(self, cwd: str, session_id: str, **_: Any) -> ResumeSessionResponse:
         session = await self._find(session_id, cwd)
-        with self._report():
+        with _report():
             return ResumeSessionResponse(config_options=await self._offer(session))
 
     async def close_session(self, session_id: str, **_: Any) -> CloseSessionResponse:
@@ -227,8 +225,13 @@ class RolecallAgent:
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> ListSessionsResponse:
         def read(rolecall: Rolecall) -> list[SessionInfo]:
+            def is_here(folder: str | None) -> bool:
+                return cwd in (None, folder) or os.path.realpath(cwd or "/") == os.path.realpath(
+                    folder or "/"
+                )
+
             found = (thread for thread in rolecall.threads(after=cursor) if not thread.state.parent)
-            here = (one for one in found if cwd in (None, one.state.cwd) or _is_same(cwd, one.state.cwd))
+            here = (one for one in found if is_here(one.state.cwd))
             return [
                 SessionInfo(
                     session_id=one.id,
@@ -239,7 +242,7 @@ class RolecallAgent:
                 for one in islice(here, _PAGE + 1)
             ]
 
-        with self._report():
+        with _report():
             listed = await self._call(cwd or os.getcwd(), read)
         more = listed[_PAGE - 1].session_id if len(listed) > _PAGE else None
         return ListSessionsResponse(sessions=listed[:_PAGE], next_cursor=more)
@@ -248,7 +251,7 @@ class RolecallAgent:
         self, config_id: str, session_id: str, value: str | bool, **_: Any
     ) -> SetSessionConfigOptionResponse:
         session = self._get(session_id)
-        with self._report():
+        with _report():
             offered = await self._offer(session)
             if not any(value in _values_of(one) for one in offered if one.id == config_id):
                 raise UsageError(f"{value!r} is not a choice for {config_id!r}")
@@ -263,7 +266,7 @@ class RolecallAgent:
     async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> PromptResponse:
         session = self._get(session_id)
         text = "\n\n".join(filter(None, map(_read_block, prompt)))
-        with self._report():
+        with _report():
             turn = await asyncio.to_thread(session.prompt, text)
         return PromptResponse(
             stop_reason="cancelled" if turn.is_cancelled else "end_turn", usage=turn.usage()
@@ -285,7 +288,7 @@ class RolecallAgent:
         def has_thread(rolecall: Rolecall) -> bool:
             return rolecall.thread_if_any(ident) is not None
 
-        with self._report():
+        with _report():
             _check_folder(folder)
             if not await self._call(folder, has_thread):
                 raise RequestError.resource_not_found(ident)
@@ -323,16 +326,16 @@ class RolecallAgent:
             _make_choice("agent", "Agent", session.agent or _CONFIGURED, names),
         ]
 
-    class _report:
-        """A context that turns a Rolecall error into a protocol error, which the editor shows."""
 
-        def __enter__(self) -> None:
-            pass
-
-        def __exit__(self, _kind: object, error: object, _trace: object) -> None:
-            if isinstance(error, RolecallError):
-                told = ". ".join(filter(None, (error.message, hints.word(error.hint))))
-                raise RequestError(-32603, told) from error
+@contextmanager
+def _report() -> Iterator[None]:
+    """Turn a Rolecall error into a protocol error, which the editor shows."""
+    try:
+        yield
+    except RolecallError as error:
+        raise RequestError(
+            -32603, ". ".join(filter(None, (error.message, hints.word(error.hint))))
+        ) from error
 
 
 def _check_folder(folder: str) -> None:
@@ -355,10 +358,6 @@ def _make_choice(ident: str, name: str, current: str, choices: dict[str, str]) -
 def _values_of(choice: Choice) -> list[str]:
     options = choice.options if isinstance(choice, SessionConfigOptionSelect) else []
     return [one.value for one in options if isinstance(one, SessionConfigSelectOption)]
-
-
-def _is_same(folder: str | None, other: str | None) -> bool:
-    return bool(folder and other) and os.path.realpath(str(folder)) == os.path.realpath(str(other))
 
 
 def _read_block(block: Any) -> str:

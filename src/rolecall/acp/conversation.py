@@ -39,7 +39,7 @@ from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import local_time
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.thread import Step
-from rolecall.workflow.model import SUSPEND
+from rolecall.workflow.model import STATUS_KEYS, SUSPEND
 from rolecall.workflow.reply import Shape
 from rolecall.workflow.route import Next, status_of
 
@@ -141,7 +141,18 @@ class Conversation:
         with self.open() as rolecall:
             last = None
             for last in self._list_threads(rolecall):
-                self._replay_thread(last)
+                view = _View(self, last, PromptTurn())
+                self._show(updates.hear(own_words(last.prompt)))
+                for step in last.steps:
+                    if step.role == "$PERSON":
+                        self._show(updates.hear(own_words(str(step.output["answer"]))))
+                    elif step.agent == HUMAN:
+                        status = next((step.output[key] for key in STATUS_KEYS if key in step.output), "")
+                        words = filter(None, (str(status), updates.word_answer(step)))
+                        self._show(updates.hear(own_words("\n\n".join(words) or "…")))
+                    elif not step.role.startswith("$"):
+                        view.replay(step)
+                view.end()
             if last is not None:
                 self._show(updates.offer_commands(), updates.name_session(last.state.title))
                 self._show(updates.count(last.totals(), last.summary()["limits"]))
@@ -172,9 +183,8 @@ class Conversation:
             self._show(updates.name_session(thread.state.title))
         else:
             if (thread.summary().get("pending") or {}).get("answered"):
-                self._follow(
-                    thread, turn, steps=1
-                )  # commits an answer that has arrived, so that it is not asked for again
+                # Commit an answer that has arrived, so that it is not asked for again.
+                self._follow(thread, turn, steps=1)
             if command == "/merge":
                 merged = thread.merge_folder()
                 return self._say(f"Merged {merged.get('branch', '')}.")
@@ -223,7 +233,14 @@ class Conversation:
         if onward is None or onward.code != "answer_thread":
             return False
         if question.due is None or question.role is None:
-            return question.is_asked and self._ask_text(thread, asked)
+            if not question.is_asked:
+                return False
+            field = {"type": "string", "title": "Your answer"}
+            schema = {"properties": {"answer": field}, "required": ["answer"]}
+            given = self._fill(f"{asked.role} asks: {asked.reason}", schema, known={})
+            if words := str(given.get("answer", "")).strip():
+                thread.say(words, by=_describe_person(), is_run_here=True)
+            return bool(words)
         if question.takes_words:
             return False
         shape, output = Shape(question.role.schema), dict[str, Any]()
@@ -242,17 +259,6 @@ class Conversation:
                 return False
             output |= more
         thread.say(json.dumps(output), by=_describe_person(), is_run_here=True)
-        return True
-
-    def _ask_text(self, thread: Thread, asked: Thread) -> bool:
-        schema = {
-            "properties": {"answer": {"type": "string", "title": "Your answer"}},
-            "required": ["answer"],
-        }
-        given = self._fill(f"{asked.role} asks: {asked.reason}", schema, known={})
-        if not given or not str(given["answer"]).strip():
-            return False
-        thread.say(str(given["answer"]), by=_describe_person(), is_run_here=True)
         return True
 
     def _choose(self, asked: Thread, due: Next, question: Question, statuses: tuple[str, ...]) -> str:
@@ -364,20 +370,6 @@ class Conversation:
             return None
         finally:
             self._request = None
-
-    # -- the past --
-
-    def _replay_thread(self, thread: Thread) -> None:
-        view = _View(self, thread, PromptTurn())
-        self._show(updates.hear(own_words(thread.prompt)))
-        for step in thread.steps:
-            if step.role == "$PERSON":
-                self._show(updates.hear(own_words(str(step.output["answer"]))))
-            elif step.agent == HUMAN:
-                self._show(updates.hear(own_words(_word_output(step))))
-            elif not step.role.startswith("$"):
-                view.replay(step)
-        view.end()
 
 
 class _View:
@@ -524,12 +516,6 @@ def _word_question(question: Question, due: Next) -> str:
     role = question.role
     about = (role.description, due.prompt, role.prompt) if role else (due.prompt,)
     return "\n\n".join([f"**{due.role}**", *(text.strip() for text in about if text.strip())])
-
-
-def _word_output(step: Step) -> str:
-    """Return the text of a person's answer."""
-    status = next((str(step.output[key]) for key in ("$status", "status") if key in step.output), "")
-    return "\n\n".join(filter(None, (status, updates.word_answer(step)))) or "…"
 
 
 def _describe_person() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from acp.helpers import (
     ToolCallContentVariant,
@@ -28,6 +28,7 @@ from acp.schema import (
     AvailableCommandsUpdate,
     Cost,
     PlanEntry,
+    PlanEntryStatus,
     SessionInfoUpdate,
     ToolCallLocation,
     ToolCallProgress,
@@ -209,9 +210,7 @@ class Progress:
         return role in self._workflow.roles and self._workflow.roles[role].agent == HUMAN
 
     def plan(self) -> AgentPlanUpdate:
-        return update_plan(self._list_entries())
-
-    def _list_entries(self) -> Iterator[PlanEntry]:
+        entries: list[PlanEntry] = []
         for name in roles_in_order(self._workflow):
             role = self._workflow.roles[name]
             about = role.description.strip().partition("\n")[0]
@@ -219,10 +218,11 @@ class Progress:
             status = self.remark if is_current else "asks" if said == SUSPEND else said
             is_at_work = is_current or said == SUSPEND
             words = ": ".join(filter(None, (name, about)))
-            yield plan_entry(
-                f"{words} ({status})" if status else words,
-                status="in_progress" if is_at_work else "pending" if said is None else "completed",
+            state: PlanEntryStatus = (
+                "in_progress" if is_at_work else "pending" if said is None else "completed"
             )
+            entries.append(plan_entry(f"{words} ({status})" if status else words, status=state))
+        return update_plan(entries)
 
 
 # -- questions --

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rolecall.api.thread import Folder
-from rolecall.errors import Hint, RolecallError, UsageError
+from rolecall.errors import Hint, UsageError
 from rolecall.settings import config
 from rolecall.store.lazy import Module, import_later
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rolecall.files import tree
     from rolecall.settings import settings
     from rolecall.store import bundle
-    from rolecall.threads import casting, compose, kept_files
+    from rolecall.threads import compose, kept_files
     from rolecall.threads import state as states
     from rolecall.threads.engine import Engine
     from rolecall.threads.setup import Watch
@@ -52,7 +52,7 @@ else:
         "rolecall.files.": "tree",
         "rolecall.settings.": "settings",
         "rolecall.store.": "bundle",
-        "rolecall.threads.": "casting compose kept_files",
+        "rolecall.threads.": "compose kept_files",
     }
     globals().update(import_later(_LATER))
     states = Module("rolecall.threads.state")
@@ -75,19 +75,15 @@ class Evals:
         layers = confinement.configured_layers()
         return judge.Site(self._trees, config.environment(), private, layers)
 
+    def _at(self, path: Folder) -> Rolecall:
+        """Return a `Rolecall` that looks up workflows and agents next to a suite."""
+        return type(self._rolecall)(self._rolecall.store, folder=os.path.dirname(os.path.abspath(path)))
+
     def read(self, path: Folder) -> suite.Suite:
         """Read a suite and everything that it names. If there are problems, raise one error that lists all of them with
         their positions."""
-        file = os.path.abspath(path)
-        near = type(self._rolecall)(self._rolecall.store, folder=os.path.dirname(file))
-
-        def find_missing(
-            book: Playbook, agent: str | None, agents: Mapping[str, str]
-        ) -> list[tuple[str, RolecallError]]:
-            named = casting.agent_from(near.folder, agent) if agent else None
-            return near.missing_agents(book, named, agents)
-
-        return suite.read_suite(os.fspath(path), load=near._load_version, missing=find_missing)
+        near = self._at(path)
+        return suite.read_suite(os.fspath(path), load=near._load_version, missing=near.missing_agents)
 
     def plan(
         self, path: Folder, *, only: Sequence[str] = (), is_fresh: bool = False, is_new: bool = False
@@ -126,12 +122,11 @@ class Evals:
         are given, the variants are `current` (the first of the suite) and `changed`; otherwise the variants are those
         of the suite. Without `threads`, up to `most` threads of the workflow that began at `since` or later are used.
         """
-        near = type(self._rolecall)(self._rolecall.store, folder=os.path.dirname(os.path.abspath(path)))
         # An edited copy of the workflow can have any file name.
         given = self._rolecall.load_workflow(workflow, has_any_name=True) if workflow else None
         changes = begin.Changes(given.playbook if given else None, agents or {})
         recorded = suite.Recorded("", since, most, role, tuple(one.id for one in threads))
-        read = begin.make_experiment(self.read(path), recorded, changes, near.missing_agents)
+        read = begin.make_experiment(self.read(path), recorded, changes, self._at(path).missing_agents)
         return self._plan(read, is_fresh=is_fresh, is_new=is_new)
 
     async def run(
@@ -284,7 +279,7 @@ class Evals:
     def report(self, name: str = "") -> results.Report:
         """Return the report on a run. `name` is the id of the run or a part of the id; without `name`, the newest run
         is reported."""
-        return results.Report(records.find_run(self._rolecall.store, name))
+        return results.Report(self.find(name))
 
     def page(self, name: str = "", *, base: str = "") -> str:
         """Return a run as one self-contained HTML page. The page shows the differences from the variant `base`. If
@@ -314,16 +309,13 @@ class Evals:
 
     def reports(self) -> Iterator[results.Report]:
         """Yield reports on all runs, newest first."""
-        store = self._rolecall.store_if_any
-        return (results.Report(one) for one in records.list_runs(store)) if store else iter(())
+        return map(results.Report, self.runs())
 
     def export(self, name: str, path: Folder) -> bundle.Copied:
         """Write a run with its suite, its threads and their files to a bundle, which `cas import` can read."""
-        store = self._rolecall.store
-        found = records.find_run(store, name)
-        threads = [cell.thread for cell in found.cells]
+        store, found = self._rolecall.store, self.find(name)
         add_files = partial(kept_files.add_to_bundle, store)
-        refs = [found.ref.name, *(states.ref_name(one) for one in threads)]
+        refs = [found.ref.name, *(states.ref_name(cell.thread) for cell in found.cells)]
         return bundle.export_to(store, os.fspath(path), refs=refs, add_files=add_files)
 
     def find_tasks_file(self, path: Folder) -> str:

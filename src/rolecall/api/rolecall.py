@@ -61,17 +61,7 @@ if TYPE_CHECKING:
     from rolecall.threads.state import ThreadRef
     from rolecall.threads.thread import Step
     from rolecall.traces import follow, otlp
-    from rolecall.workflow import (
-        document,
-        gallery,
-        model,
-        pack,
-        playbook,
-        python,
-        registry,
-        versions,
-        yaml,
-    )
+    from rolecall.workflow import document, gallery, model, pack, playbook, python, registry, versions, yaml
     from rolecall.workflow.pack import Pin, Powers
     from rolecall.workflow.playbook import Playbook
     from rolecall.workflow.python import Workflow
@@ -957,6 +947,7 @@ class Rolecall:
     ) -> list[tuple[str, RolecallError]]:
         """Return the roles whose agent is unknown or missing, each with the reason. If given, `agent` plays every role;
         `agents` play single roles."""
+        agent = casting.agent_from(self.folder, agent) if agent else None
         return casting.miscast(casting.assign(book, agents or {}, self.folder), agent)
 
     def first_ready_workflow(self) -> str | None:
@@ -964,11 +955,8 @@ class Rolecall:
         because checking it would run its code."""
         for entry in self.workflow_entries():
             with suppress(RolecallError):
-                is_python = (entry.path or "").endswith(".py") or (
-                    entry.node and "python" in registry.workflow_node(self.store, entry.node).payload
-                )
                 source = entry.path or str(entry.node)
-                if is_python or not casting.miscast(self.load_workflow(source).playbook, None):
+                if self.is_python(source) or not casting.miscast(self.load_workflow(source).playbook, None):
                     return entry.name
         return None
 

@@ -56,12 +56,7 @@ if TYPE_CHECKING:
     from rolecall.threads.state import ThreadRef, ThreadState
     from rolecall.threads.thread import Chain, Step
     from rolecall.traces import spans as projection
-    from rolecall.workflow import (
-        model,
-        registry,
-        reply,
-        route,
-    )
+    from rolecall.workflow import model, registry, reply, route
     from rolecall.workflow.playbook import Playbook
     from rolecall.workflow.python import Workflow
 else:
@@ -136,8 +131,7 @@ def check_limits(limits: Mapping[str, float], roles: Collection[str]) -> None:
             )
         if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
             raise UsageError(
-                f"the limit {name} must be a number above 0, not {value!r}",
-                hint="Omit it for no limit.",
+                f"the limit {name} must be a number above 0, not {value!r}", hint="Omit it for no limit."
             )
 
 
@@ -389,6 +383,12 @@ class Thread:
         bound = book._replace(bound=state.agents)
         return casting.cast(config.load(), bound, role, override=state.agent).name
 
+    def is_person(self, role: str) -> bool:
+        """Return whether a person plays a role. A missing agent is reported only when the role is called."""
+        with suppress(RolecallError):
+            return self.agent_of(role) == setup.HUMAN
+        return False
+
     def _check_begin(self, agent: str | None, steps: int | None) -> None:
         """Raise an error if a run could not take its first step."""
         if steps is not None and (not isinstance(steps, int) or steps < 1):
@@ -562,7 +562,7 @@ class Thread:
             return self._follow_up(text)
         question = self.question()
         due, role = question.due, question.role
-        if due is None or role is None or not self._is_played_by_person(due.role):
+        if due is None or role is None or not self.is_person(due.role):
             return self.resume(text, by=by, head=head, is_run_here=is_run_here)
         given = reply.from_words(text, role.schema)
         if isinstance(given, reply.ReplyProblem):
@@ -602,11 +602,6 @@ class Thread:
             folder=chain.start.cwd,
             also=lambda ident, draft: draft.move(f"{_NEXT}{self.id}", None, state={"thread": ident}),
         )
-
-    def _is_played_by_person(self, role: str) -> bool:
-        with suppress(RolecallError):  # a missing agent is reported when the role is called
-            return self.agent_of(role) == setup.HUMAN
-        return False
 
     def fork(
         self,

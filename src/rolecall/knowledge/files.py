@@ -74,9 +74,9 @@ def list_files(root: str, settings: KnowledgeSettings) -> Listing:
     return listing
 
 
-def is_ignored(root: str, path: str) -> bool:
-    """Return whether git ignores a file below the root."""
-    return _Ignored.of(root).has(path)
+def is_index_ignored(root: str) -> bool:
+    """Return whether git ignores the index, or the folder is not in a repository."""
+    return repository.root_around(root) is None or _Ignored.of(root).has(INDEX)
 
 
 def exclude(root: str, pattern: str) -> None:

@@ -24,7 +24,7 @@ from rolecall.knowledge.settings import EMBEDDED, INDEX, TRANSFORMERS, Embedding
 from rolecall.knowledge.static import StaticModel
 from rolecall.knowledge.sync import SyncReport
 from rolecall.knowledge.transformer import Transformer
-from rolecall.settings import config, repository
+from rolecall.settings import config
 from rolecall.settings.models import model_endpoint
 from rolecall.store.clock import timestamp
 
@@ -259,23 +259,18 @@ def status(root: str) -> IndexStatus:
         changed=files.find_changed(root, listing.paths, known, largest=settings.largest_file),
         gone=sorted(known.keys() - set(listing.paths)),
         skipped=listing.skipped,
-        is_ignored=_is_ignored(root),
+        is_ignored=files.is_index_ignored(root),
         cache_bytes=cache.size(place.cache_folder(config.home())),
         configured_model=_load_model(settings.embedding).name,
     )
 
 
-def _is_ignored(root: str) -> bool:
-    """Return whether git ignores the index, or the folder is not in a repository."""
-    return repository.root_around(root) is None or files.is_ignored(root, INDEX)
-
-
 def _make_ignored(root: str) -> bool:
     """Make git ignore the index through `.git/info/exclude`, and return whether git ignores it."""
-    if not _is_ignored(root):
+    if not files.is_index_ignored(root):
         with suppress(OSError):  # without write permission, the caller explains what to do
             files.exclude(root, f"{INDEX}*")
-    return _is_ignored(root)
+    return files.is_index_ignored(root)
 
 
 def forget(root: str) -> bool:

@@ -43,14 +43,6 @@ _HINTS = {
 }
 
 
-class _Unavailable(Exception):
-    """An error for a failure that could be temporary."""
-
-    def __init__(self, why: str, pause: float = 0.0) -> None:
-        super().__init__(why)
-        self.pause = pause
-
-
 class RemoteModel:
     def __init__(
         self,
@@ -92,43 +84,43 @@ class RemoteModel:
             asked["dimensions"] = self._dimensions
         body = json.dumps(asked).encode()
         seconds = self._endpoint.timeout + _SECONDS_PER_TEXT * (len(texts) - 1)
-        for pause in (*_PAUSES, None):
+        endpoint, why, requested = self._endpoint._replace(timeout=seconds), "", 0.0
+        for pause in (0.0, *_PAUSES):
+            if why:
+                self._wait(max(pause, requested))
+            requested = 0.0
+            request = model_request.ModelRequest(endpoint, "/embeddings", "the embedding model")
             try:
-                return self._ask_once(body, self._endpoint._replace(timeout=seconds))
-            except _Unavailable as error:
-                if pause is None:
-                    raise StorageError(
-                        f"the embedding model at {self._place} {error}, {len(_PAUSES) + 1} times in a row",
-                        hint=Hint(
-                            "Until then, ask without the model",
-                            "query_words",
-                            before="Nothing was changed. Check the provider's base URL and make sure that the endpoint "
-                            "is up, then try again. The vectors computed so far have been kept.",
-                        ),
-                    ) from error
-                self._wait(max(pause, error.pause))
-        raise AssertionError("unreachable")
-
-    def _ask_once(self, body: bytes, endpoint: Endpoint) -> bytes:
-        request = model_request.ModelRequest(endpoint, "/embeddings", "the embedding model")
-        try:
-            status, data, headers = request.send(body, most=_MOST_BYTES)
-        except TimeoutError as error:
-            raise _Unavailable(f"did not answer within {endpoint.timeout:g} s") from error
-        except (OSError, http_client.HTTPException) as error:
-            raise _Unavailable(f"cannot be reached ({self._excerpt(error)})") from error
-        if status == 429 or status >= 500:
-            asked = headers.get("Retry-After", "")  # dates are not supported
-            pause = min(float(asked), _LONGEST_PAUSE) if re.fullmatch(r"\d{1,6}(\.\d+)?", asked) else 0.0
-            raise _Unavailable(f"answered HTTP {status}: {self._excerpt(data)}", pause)
-        if status != 200:
-            raise StorageError(
-                f"the embedding model at {self._place} refused with HTTP {status}: {self._excerpt(data)}",
-                hint=f"Nothing was changed. {_HINTS.get(status, '')}".strip(),
-            )
-        if len(data) > _MOST_BYTES:
-            raise self._wrong(f"more than {_MOST_BYTES:,} bytes")
-        return data
+                status, data, headers = request.send(body, most=_MOST_BYTES)
+            except TimeoutError:
+                why = f"did not answer within {seconds:g} s"
+                continue
+            except (OSError, http_client.HTTPException) as error:
+                why = f"cannot be reached ({self._excerpt(error)})"
+                continue
+            if status == 429 or status >= 500:
+                why = f"answered HTTP {status}: {self._excerpt(data)}"
+                after = headers.get("Retry-After", "")  # dates are not supported
+                if re.fullmatch(r"\d{1,6}(\.\d+)?", after):
+                    requested = min(float(after), _LONGEST_PAUSE)
+                continue
+            if status != 200:
+                raise StorageError(
+                    f"the embedding model at {self._place} refused with HTTP {status}: {self._excerpt(data)}",
+                    hint=f"Nothing was changed. {_HINTS.get(status, '')}".strip(),
+                )
+            if len(data) > _MOST_BYTES:
+                raise self._wrong(f"more than {_MOST_BYTES:,} bytes")
+            return data
+        raise StorageError(
+            f"the embedding model at {self._place} {why}, {len(_PAUSES) + 1} times in a row",
+            hint=Hint(
+                "Until then, ask without the model",
+                "query_words",
+                before="Nothing was changed. Check the provider's base URL and make sure that the endpoint "
+                "is up, then try again. The vectors computed so far have been kept.",
+            ),
+        )
 
     def _excerpt(self, said: bytes | Exception) -> str:
         return model_request.excerpt(said, self._endpoint.api_key)

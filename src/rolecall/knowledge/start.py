@@ -9,7 +9,6 @@ from typing import NamedTuple
 from rolecall.errors import Hint, UsageError
 from rolecall.knowledge import chunk, files, place
 from rolecall.knowledge.settings import FILE, INDEX, KnowledgeSettings
-from rolecall.settings import repository
 
 _SUFFIXES = """
 .txt .sh .bash .zsh .fish .sql .rb .php .cs .kt .kts .swift .scala .lua .r .jl .pl .pm .ex .exs .erl .hs .clj
@@ -48,7 +47,7 @@ def init(root: str) -> InitReport:
             f"{existing} already exists and says what to index",
             hint=Hint("Edit it, then index the repository", "sync_knowledge"),
         )
-    is_ignored = repository.root_around(root) is None or files.is_ignored(root, INDEX)
+    is_ignored = files.is_index_ignored(root)
     # Writing through a link would change a file outside the repository.
     if not is_ignored and os.path.lexists(ignore) and (os.path.islink(ignore) or not os.path.isfile(ignore)):
         raise UsageError(

@@ -89,7 +89,15 @@ class _Sync:
         with index.writing(path) as writer:
             state = writer.state()
             dimensions = state.dimensions if state else 0
-            if state and (self._is_built_otherwise(state, recipe, report) or is_anew):
+            if state and state.passages and state.model != self.embedder.name:
+                report.notes.append(
+                    f"the model was {state.model}: everything is embedded again by {self.embedder.name}"
+                )
+            elif state and state.recipe != recipe:
+                report.notes.append(
+                    "files are now split into passages differently: everything is indexed again"
+                )
+            if state and (report.notes or is_anew):
                 writer.clear()
                 dimensions = 0
             known = writer.digests()
@@ -123,17 +131,6 @@ class _Sync:
                 model=self.embedder.name, dimensions=dimensions, recipe=recipe, synced=now
             )
         return report
-
-    def _is_built_otherwise(self, state: IndexState, recipe: str, report: SyncReport) -> bool:
-        if state.passages and state.model != self.embedder.name:
-            report.notes.append(
-                f"the model was {state.model}: everything is embedded again by {self.embedder.name}"
-            )
-        elif state.recipe != recipe:
-            report.notes.append("files are now split into passages differently: everything is indexed again")
-        else:
-            return False
-        return True
 
     def _read(self, path: str) -> _File | Skipped:
         """Read a file only once, so that its passages and its digest belong together."""

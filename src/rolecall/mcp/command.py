@@ -45,7 +45,11 @@ def run(options: Namespace) -> None:
     agent = options.as_agent if options.as_agent is not None else options.old_agent
     restrictions = config.restrictions()
     if agent is not None:
-        restrictions = (*restrictions, *_find_capabilities(agent))
+        # Reading the catalogue takes longer than the rest of the start, so use the cache of the hooks if possible.
+        kit = hook_context.load(names.LEAD, with_tags=False)
+        is_cached = agent in kit.agents and not kit.problem
+        known = kit.agents[agent] if is_cached else catalog.load(config.catalog_folder()).agent(agent)
+        restrictions = (*restrictions, *known.capabilities)
     place = ToolContext(
         project_paths.choose(options.project),
         options.store,
@@ -66,16 +70,6 @@ def run(options: Namespace) -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         print("waiting for an MCP host on standard input; Ctrl-C ends it", file=sys.stderr)
     stdio.serve(McpToolbox(place, groups), instructions)
-
-
-def _find_capabilities(agent: str) -> tuple[str, ...]:
-    """Return the restrictions of an agent. If possible, they are taken from the cache that hooks use, because reading
-    the catalogue takes longer than the rest of the start."""
-    kit = hook_context.load(names.LEAD, with_tags=False)
-    if agent in kit.agents and not kit.problem:
-        return kit.agents[agent].capabilities
-
-    return catalog.load(config.catalog_folder()).agent(agent).capabilities
 
 
 def add_arguments(parser: ArgumentParser) -> None:

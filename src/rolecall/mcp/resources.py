@@ -110,27 +110,25 @@ class Library:
 
     def read(self, uri: str) -> JsonObject:
         """Return the contents of a resource."""
-        address = self._parse(uri)
-        mime = _TEMPLATES[address.kind][1] if address.kind in _TEMPLATES else "application/json"
-        return {"uri": uri, "mimeType": mime, "text": self._text(address)}
-
-    def _text(self, address: _Address) -> str:
-        place, caller = self._place, Caller()
+        address, place, caller = self._parse(uri), self._place, Caller()
         project = Project(place.project)
         match address.kind:
             case "threads":
-                return encode(thread_verbs.list_threads(place, caller)).decode()
+                text = encode(thread_verbs.list_threads(place, caller)).decode()
             case "thread":
-                return encode(thread_verbs.show_thread(place, caller, address.name)).decode()
+                text = encode(thread_verbs.show_thread(place, caller, address.name)).decode()
             case "report":
                 with thread_verbs.find_thread(place, address.name) as thread:
-                    return str(thread.read_page(max_chars=_LONGEST_REPORT, phrase=phrase)["text"])
+                    text = thread.read_page(max_chars=_LONGEST_REPORT, phrase=phrase)["text"]
             case "plan" | "tasks":
                 tool = "plan_status" if address.kind == "plan" else "task_list"
-                return project.call_tool(tool, {}, restrictions=place.restrictions).decode()
+                text = project.call_tool(tool, {}, restrictions=place.restrictions).decode()
             case "memory":
-                return encode({"notes": project.memories()}).decode()
-        return project.recall(address.name, agent=place.agent)
+                text = encode({"notes": project.memories()}).decode()
+            case _:
+                text = project.recall(address.name, agent=place.agent)
+        mime = _TEMPLATES[address.kind][1] if address.kind in _TEMPLATES else "application/json"
+        return {"uri": uri, "mimeType": mime, "text": text}
 
     def _parse(self, uri: str) -> _Address:
         found = _ADDRESS.fullmatch(uri)
@@ -231,24 +229,18 @@ class _Watcher:
             moves = any(event.kind not in _INNER for event in events)
             return events[-1].seq if events else seen, moves
         project = Project(self._place.project)
-        stamp: object
+        stamp: object = None
         match address.kind:
             case "thread" | "report":
                 thread = rolecall.thread(address.name)
                 stamp = thread.head, thread.status, thread.reason
             case "plan" | "tasks":
                 name = project_paths.PLAN if address.kind == "plan" else project_paths.TASKS
-                stamp = _stamp_file(project_paths.state(project.folder, name))
+                with suppress(OSError):
+                    found = os.stat(project_paths.state(project.folder, name))
+                    stamp = found.st_mtime_ns, found.st_size, found.st_ino
             case "memory":
                 stamp = project.note_files()
             case _:
                 stamp = project.note_file(address.name)
         return stamp, stamp != seen
-
-
-def _stamp_file(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

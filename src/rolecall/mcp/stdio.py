@@ -62,7 +62,18 @@ def serve(toolbox: McpToolbox, instructions: str) -> None:
                 f"standard {name} is closed, or open in the wrong direction",
                 hint="A host has to start the server with a pipe to it and one from it; --http needs none.",
             )
-    source, sink = _take_pipe()
+    # Move this process's ends of the pipe to descriptors that no child inherits and to which nothing prints.
+    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass  # if the host closed descriptor 2, the pipe must not get that number
+    source, sink = os.dup(0), os.dup(1)
+    for end in (source, sink):
+        os.set_blocking(end, True)  # some hosts leave the pipe non-blocking
+    if sys.platform == "linux":
+        with suppress(OSError):  # not a pipe, or the system does not allow this user a larger one
+            fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _PIPE)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
     with _ending_on_sigterm() as woken:
         server = _Server(toolbox, instructions, sink)
         try:
@@ -228,22 +239,6 @@ def lines(source: int, woken: int) -> Iterator[bytes | None]:
         held = [*held, rest] if size <= LONGEST else []
     if size:
         yield b"".join(held) if size <= LONGEST else None
-
-
-def _take_pipe() -> tuple[int, int]:
-    """Move this process's ends of the pipe to descriptors that no child inherits and to which nothing prints."""
-    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # if the host closed descriptor 0, 1 or 2, the pipe must not get that number
-    source, sink = os.dup(0), os.dup(1)
-    for end in (source, sink):
-        os.set_blocking(end, True)  # some hosts leave the pipe non-blocking
-    if sys.platform == "linux":
-        with suppress(OSError):  # not a pipe, or the system does not allow this user a larger one
-            fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _PIPE)
-    os.dup2(null, 0)
-    os.dup2(2, 1)
-    os.close(null)
-    return source, sink
 
 
 @contextmanager

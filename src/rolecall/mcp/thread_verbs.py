@@ -20,7 +20,7 @@ from threading import Thread as Background
 from time import monotonic
 
 from rolecall.api import Event, Question, Rolecall, Run, Thread, reader
-from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.errors import NotFound, UsageError
 from rolecall.hosts import handed_over
 from rolecall.mcp.hints import TOOLS as TOOL_NAMES
 from rolecall.mcp.hints import phrase, with_tool
@@ -30,24 +30,14 @@ from rolecall.settings import config
 from rolecall.settings.yaml12 import MAX_BYTES
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import shorten
-from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import ENDED, Status
 from rolecall.workflow import gallery
 from rolecall.workflow.registry import Found
 from rolecall.workflow.yaml import read_text
 
 _BRIEF = (
-    "thread",
-    "status",
-    "name",
-    "title",
-    "currentRole",
-    "reason",
-    "steps",
-    "updated",
-    "until",
-    "parent",
-    "member",
+    *("thread", "status", "name", "title", "currentRole", "reason", "steps", "updated", "until"),
+    *("parent", "member"),
 )
 _LONGEST_FIELD = 300
 _LONGEST_OUTPUT = 1_500
@@ -95,8 +85,17 @@ def show_workflow(place: ToolContext, _caller: Caller, /, workflow: str, detail:
     with reader(place.store, folder=place.project) as rolecall:
         node, path = _find_workflow(place, rolecall, workflow)
         if path is None or not path.endswith(".py"):
-            whole = rolecall.workflow(path or str(node))
-            shown = whole if detail else _outline(whole)
+            shown = dict(rolecall.workflow(path or str(node)))
+            if not detail:  # leave out the goals and schemas of the roles
+                roles = shown.get("roles", {})
+                shown = {
+                    key: shown[key] for key in ("name", "description", "graph", "limits") if key in shown
+                }
+                shown["roles"] = {
+                    name: {key: role[key] for key in ("description", "agent") if role.get(key)}
+                    for name, role in roles.items()
+                }
+                shown["more"] = "with `detail`: the instructions of each role, and what it must deliver"
             if path is None:
                 return {"origin": "global", "hash": node, "workflow": shown}
             origin = "gallery" if gallery.has_file(path) else "local"
@@ -105,19 +104,6 @@ def show_workflow(place: ToolContext, _caller: Caller, /, workflow: str, detail:
     if len(text.encode()) > MAX_BYTES:
         raise UsageError(f"{path!r} is larger than {MAX_BYTES:,} bytes", hint="Read the file in parts.")
     return {"origin": "local", "path": path, "source": text}
-
-
-def _outline(workflow: Mapping[str, object]) -> JsonObject:
-    """Return a workflow without the goals and schemas of its roles."""
-    roles = workflow.get("roles")
-    named = {
-        name: {key: role[key] for key in ("description", "agent") if role.get(key)}
-        for name, role in (roles.items() if isinstance(roles, Mapping) else ())
-    }
-    rest = {
-        key: value for key, value in workflow.items() if key in ("name", "description", "graph", "limits")
-    }
-    return {**rest, "roles": named, "more": "with `detail`: what each role is told and must deliver"}
 
 
 # -- threads --
@@ -349,7 +335,12 @@ def answer_thread(
     with Rolecall(place.store, folder=place.project, create=False) as rolecall:
         found = rolecall.thread(thread)
         question = found.question()
-        takes = _takes(found, question)
+        onward, takes = found.continuation, None
+        if onward is not None and found.state.status != Status.RUNNING:
+            if question.due is not None and found.is_person(question.due.role):
+                takes = "output"
+            elif TOOL_NAMES.get(onward.code) == "thread_answer":
+                takes = "text"
         if given is None:
             shown = {**_brief(found.entry()), "takes": takes}
             if takes == "output" and question.due and question.role:
@@ -363,20 +354,6 @@ def answer_thread(
         else:
             found.answer(output, body or "", by={"door": "mcp"})
         return _brief(found.entry())
-
-
-def _takes(found: Thread, question: Question) -> str | None:
-    """Return the kind of answer for which a thread waits, `text` or `output`, or None if it waits for no answer."""
-    onward = found.continuation
-    if found.state.status == Status.RUNNING or onward is None:
-        return None
-    if question.due is not None:
-        try:
-            if found.agent_of(question.due.role) == HUMAN:
-                return "output"
-        except RolecallError:
-            pass  # the step will report a missing agent, so the role is not played by a person
-    return "text" if TOOL_NAMES.get(onward.code) == "thread_answer" else None
 
 
 def _refusal(found: Thread, question: Question, given: str, takes: str | None) -> UsageError:

@@ -305,9 +305,8 @@ def encode(value: Any) -> bytes:
 def _encode(reply: McpOutput) -> bytes:
     if not isinstance(reply, bytes):
         return encode(reply)
-    if b"\\" in reply and _MAYBE_HALF.search(
-        reply
-    ):  # JSON allows an escape of half a pair, but many clients refuse it
+    # JSON allows an escape of half a surrogate pair, but many clients refuse it.
+    if b"\\" in reply and _MAYBE_HALF.search(reply):
         return encode(json.loads(reply))
     # A message must be one line. In JSON, these characters occur only between values.
     return reply.replace(b"\n", b" ").replace(b"\r", b" ").replace(b"\t", b" ")

@@ -294,9 +294,8 @@ def _copy_refs(
                     continue
                 if present is None:
                     version: Ref | None = None
-                    for number, moved in enumerate(
-                        source.history(name), 1
-                    ):  # copy the history, so that older targets stay reachable
+                    # Copy the history, too, so that older targets stay reachable.
+                    for number, moved in enumerate(source.history(name), 1):
                         draft.move(name, version, moved.target, {}, at=moved.at)
                         version = ref._replace(version=number)
                     draft.move(name, version, ref.target, ref.state, at=ref.updated)

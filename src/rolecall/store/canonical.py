@@ -141,30 +141,23 @@ def _write_integer(value: int, out: bytearray) -> None:
     elif -_SAFE_INTEGER <= value < 0:
         _write_head(0x20, -1 - value, out)
     else:
+        # Refuse an integer that denotes no float, because it would change when it is read back. JavaScript writes 2^53
+        # exactly, and 123456789012345680000 rounded to its significant digits; each denotes one float.
+        try:
+            number = float(value)
+        except OverflowError:
+            number = 0.0
+        mantissa, _, exponent = repr(number).partition("e")
+        whole, _, fraction = mantissa.removesuffix(".0").partition(".")
+        shortest = int(whole + fraction) * 10 ** max(int(exponent or 0) - len(fraction), 0)
+        if value not in (int(number), shortest):
+            text = str(value) if value.bit_length() < 256 else f"of {value.bit_length()} bits"
+            raise _Refused(
+                f"is the integer {text}, which no float64 holds exactly",
+                "Integers beyond 2^53-1 are kept as float64. Send this one as a string.",
+            )
         out.append(0xFB)
-        out += _FLOAT.pack(_float_of(value))
-
-
-def _float_of(value: int) -> float:
-    """Return the float that a large integer denotes. Refuse an integer that denotes none, because it would change when
-    it is read back.
-
-    JavaScript writes 2^53 exactly, and 123456789012345680000 rounded to its significant digits. Each denotes one float.
-    """
-    try:
-        number = float(value)
-    except OverflowError:
-        number = 0.0
-    mantissa, _, exponent = repr(number).partition("e")
-    whole, _, fraction = mantissa.removesuffix(".0").partition(".")
-    shortest = int(whole + fraction) * 10 ** max(int(exponent or 0) - len(fraction), 0)
-    if value in (int(number), shortest):
-        return number
-    text = str(value) if value.bit_length() < 256 else f"of {value.bit_length()} bits"
-    raise _Refused(
-        f"is the integer {text}, which no float64 holds exactly",
-        "Integers beyond 2^53-1 are kept as float64. Send this one as a string.",
-    )
+        out += _FLOAT.pack(number)
 
 
 def _write_head(major: int, number: int, out: bytearray) -> None:

@@ -84,9 +84,7 @@ def _remove_from_index(store: Store) -> None:
         for ref in page:
             if ref.state["step"] not in stored:
                 draft.move(ref.name, ref)
-        with suppress(
-            Conflict
-        ):  # one of these refs names a newer node; the next collection removes the others
+        with suppress(Conflict):  # one of the refs names a newer node; the next collection removes the others
             draft.commit(durable=False)
 
 

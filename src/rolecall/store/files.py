@@ -163,13 +163,20 @@ class FilesBackend:
             yield
             return
         self._nodes.path.mkdir(parents=True, exist_ok=True)
-        self._lock = _open_lock(self._root / ".lock")
+        path = self._root / ".lock"
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            os.utime(lock, ns=(0, 0))  # the time of the last put
+        except FileExistsError:
+            lock = os.open(path, os.O_RDWR, 0o666)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self._lock = lock
         try:
             journal.finish_journal(self._root, first=not self._swept)
             self._swept = True
             yield
         finally:
-            lock, self._lock = self._lock, None
+            self._lock = None
             # A forked child process might hold the same open file, so closing the file would not be enough to unlock
             # it.
             fcntl.flock(lock, fcntl.LOCK_UN)
@@ -348,17 +355,6 @@ class FilesBackend:
 
     def close(self) -> None:
         """Do nothing, because no file stays open between calls."""
-
-
-def _open_lock(path: Path) -> int:
-    """Open and lock the lock file. Its modification time is that of the last put."""
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        os.utime(file, ns=(0, 0))
-    except FileExistsError:
-        file = os.open(path, os.O_RDWR, 0o666)
-    fcntl.flock(file, fcntl.LOCK_EX)
-    return file
 
 
 @contextmanager

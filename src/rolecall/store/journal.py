@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,7 +81,11 @@ class Journal:
             self.lines[file] = [line for line in self.lines[file] if not self._forgets(file, line.encode())]
 
     def _forgets(self, file: str, line: bytes) -> bool:
-        return any(_has(line, field, value) for field, value in self.forgotten[file])
+        for key, value in self.forgotten[file]:
+            with suppress(ValueError, TypeError, LookupError):  # a line that is not ours can contain anything
+                if value.encode() in line and json.loads(line)[key] == value:
+                    return True
+        return False
 
     def _join_lines(self, file: str) -> bytes:
         return "".join(f"{line}\n" for line in self.lines.get(file, ())).encode()
@@ -200,17 +205,6 @@ def _complete(since: bytes, text: bytes) -> bytes:
     if text.startswith(since):
         return text
     return since + (b"" if since.endswith(b"\n") else b"\n") + text
-
-
-def _has(line: bytes, field: str, value: str) -> bool:
-    """Return whether a line is an object with this value in this field. A line that is not ours can contain
-    anything."""
-    if value.encode() not in line:
-        return False
-    try:
-        return bool(json.loads(line)[field] == value)
-    except (ValueError, TypeError, LookupError):
-        return False
 
 
 def _trim(path: Path, *, shared: bool) -> tuple[int, bool]:

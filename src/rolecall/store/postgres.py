@@ -43,7 +43,7 @@ from rolecall.store.backend import (
     require,
 )
 from rolecall.store.clock import steady_ms
-from rolecall.store.sql import PAGE, RECORD, Row, SqlTables
+from rolecall.store.sql import RECORD, Row, SqlTables
 
 _FORMAT = 1
 _ATTEMPTS = 5
@@ -146,11 +146,7 @@ class PostgresBackend(SqlTables):
             # later, and a reader that follows events by number would miss it. Therefore only one transaction at a time
             # takes numbers, until it ends. The same lock prevents races and deadlocks when several refs are swapped.
             self._db.execute("SELECT pg_advisory_xact_lock(%s)", (self._order,))
-            moved = [self._move(move, now) for move in change.moves]
-            self._bump(change.bumps, now)
-            self._set_facts(change.facts, now)
-            self._add_events(change.events, now)
-        return moved
+            return self._move_refs(change, now)
 
     def _put_records(self, records: Sequence[NodeRecord], now: int) -> None:
         # Two records of one change can be the same node; the dictionary keeps one of them.
@@ -272,12 +268,8 @@ class PostgresBackend(SqlTables):
     def delete(self, nodes: Iterable[str]) -> int:
         if not self._inside:
             raise RuntimeError("delete is only safe inside exclusive()")
-        deleted, waiting = 0, list(nodes)
         with self._server.translate_errors():
-            for start in range(0, len(waiting), PAGE):
-                page = waiting[start : start + PAGE]
-                deleted += self._db.execute("DELETE FROM nodes WHERE id = ANY(%s)", (page,)).rowcount
-        return deleted
+            return self._db.execute("DELETE FROM nodes WHERE id = ANY(%s)", (list(nodes),)).rowcount
 
     def reindex(self, refs: Mapping[str, tuple[str, ...]] | None = None) -> None:
         with self.exclusive():
@@ -303,10 +295,7 @@ class PostgresBackend(SqlTables):
             return self._db.execute(query, values).fetchall()
 
     def _read_among(self, select: str, ids: Sequence[str]) -> list[Row]:
-        rows: list[Row] = []
-        for start in range(0, len(ids), PAGE):
-            rows += self._read(f"{select} WHERE id = ANY(?)", (list(ids[start : start + PAGE]),))
-        return rows
+        return self._read(f"{select} WHERE id = ANY(?)", (list(ids),)) if ids else []
 
     def _state_test(self, key: str, wanted: Sequence[str]) -> tuple[str, list[Any]]:
         return "facts ->> ?::text = ANY(?::text[])", [key, [value for value in wanted if _is_storable(value)]]
@@ -389,7 +378,12 @@ class PostgresBackend(SqlTables):
                 self._db.execute("SELECT pg_advisory_xact_lock(%s)", (self._writers,))
                 version = self._format()  # with the lock held, this answer is final
                 if version is None:
-                    self._create_tables()
+                    # Check first, because IF NOT EXISTS requires the right to create schemas even if the schema exists.
+                    query = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
+                    if not self._db.execute(query, (self._schema,)).fetchone():
+                        self._db.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(self._schema)))
+                    self._db.execute(_TABLES)
+                    self._db.execute("INSERT INTO format (version) VALUES (%s)", (_FORMAT,))
         if version is not None and version > _FORMAT:
             raise newer_format(str(self._server), version, _FORMAT)
 
@@ -403,14 +397,6 @@ class PostgresBackend(SqlTables):
         ).fetchone()
         row = self._db.execute("SELECT version FROM format").fetchone() if found else None
         return row[0] if row else None
-
-    def _create_tables(self) -> None:
-        # Check first, because IF NOT EXISTS requires the right to create schemas even if the schema exists.
-        known = self._db.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).fetchone()
-        if not known:
-            self._db.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(self._schema)))
-        self._db.execute(_TABLES)
-        self._db.execute("INSERT INTO format (version) VALUES (%s)", (_FORMAT,))
 
 
 def shut_down(db: psycopg.Connection[Any]) -> None:

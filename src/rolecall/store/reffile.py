@@ -50,24 +50,23 @@ def read_map(path: Path) -> dict[str, str]:
     for line in text.splitlines():
         match = _ENTRY.fullmatch(line.rstrip())
         if match is None or not is_node_id(match[3] or match[4]):
-            return _parse_yaml_map(text, path)
+            break
         found[match[1] or match[2]] = match[3] or match[4]
-    return found
+    else:
+        return found
 
-
-def _parse_yaml_map(text: str, path: Path) -> dict[str, str]:
-    """Parse a map in any YAML that the predecessor or a person might have written. This is slow."""
+    # The predecessor or a person might have written any other YAML, which takes longer to parse.
     try:
         top = yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
-        line = mark.line + 1 if mark else 1
-        raise damaged_file(path, f"line {line}: {getattr(exc, 'problem', exc)}") from exc
+        number = mark.line + 1 if mark else 1
+        raise damaged_file(path, f"line {number}: {getattr(exc, 'problem', exc)}") from exc
     if top is None:
         return {}
     if not isinstance(top, yaml.MappingNode):
         raise damaged_file(path, "line 1: it is not a map from name to node id")
-    found: dict[str, str] = {}
+    found = {}
     for key, value in top.value:
         if not isinstance(key, yaml.ScalarNode) or not is_node_id(str(value.value)):
             raise damaged_file(path, f"line {key.start_mark.line + 1}: it is not a name with a node id")

@@ -87,9 +87,8 @@ class RefView:
         ending = self._endings()[thread][-1]
         if own is not None:
             is_known = own.state.get("status") in REASON and own.target == ending.head
-            if (
-                is_known or ending.completedAt < own.updated
-            ):  # the thread was resumed here after that line was written
+            was_resumed = ending.completedAt < own.updated  # here, after that line was written
+            if is_known or was_resumed:
                 return own
         state = {**(own.state if own else {}), "status": STATUS.get(ending.reason, "completed")}
         if ending.workflow is not None:

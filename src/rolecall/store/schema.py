@@ -130,9 +130,7 @@ def problems_of(schema: Any) -> list[str]:
         return problems
     try:
         _validator(schema)
-    except (
-        ValueError
-    ) as exc:  # an error of the validator has a path; an error of its regular expressions has none
+    except ValueError as exc:  # an error of the validator has a path; one of its regular expressions has none
         place = getattr(exc, "instance_path", None)
         return [str(exc) if place is None else f"{_pointer(place)}: {getattr(exc, 'message', exc)}"]
     return []
@@ -283,9 +281,8 @@ def glob_test(*globs: str) -> Callable[[str], bool]:
     def translate(match: re.Match[str]) -> str:
         token = match[0]
         if token.startswith("[") and len(token) > 2:
-            inner = re.sub(
-                r"[\\\[&~]", r"\\\g<0>", token[1:-1]
-            )  # these characters have a meaning of their own in a class
+            # These characters have a meaning of their own in a class.
+            inner = re.sub(r"[\\\[&~]", r"\\\g<0>", token[1:-1])
             return f"[{inner.replace('!', '^', token.startswith('[!'))}]"
         return wildcards.get(token) or re.escape(token)
 

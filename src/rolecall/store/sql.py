@@ -12,10 +12,9 @@ from typing import Any
 
 from rolecall.errors import Damaged
 from rolecall.store.backend import (
-    Fact,
+    Change,
     Move,
     Moved,
-    NewEvent,
     NodeRecord,
     Put,
     Ref,
@@ -51,7 +50,7 @@ class SqlTables:
         return self._read(query, values)
 
     def _read_among(self, select: str, ids: Sequence[str]) -> list[Row]:
-        """Return the rows of `select` for these node ids, read in pages."""
+        """Return the rows of `select` for these node ids."""
         raise NotImplementedError
 
     def _run(self, statement: str, rows: Sequence[Row]) -> None:
@@ -67,6 +66,22 @@ class SqlTables:
 
     # -- writing refs and events --
 
+    def _move_refs(self, change: Change, now: int) -> list[Ref]:
+        """Write everything in a change except its nodes, and return the moved refs."""
+        moved = [self._move(move, now) for move in change.moves]
+        bumps = [(now, name) for name in change.bumps]
+        self._run("UPDATE refs SET version = version + 1, updated = ? WHERE name = ?", bumps)
+        for fact in change.facts:
+            current = self.ref(fact.name)
+            ref = Ref(fact.name, None, fact.state, current.version + 1 if current else 1, now)
+            self._put_ref(ref, _json(ref.state))
+        events = [
+            (event.stream, event.kind, _json(event.body), now if event.at is None else event.at)
+            for event in change.events
+        ]
+        self._run("INSERT INTO events (stream, kind, body, at) VALUES (?, ?, ?, ?)", events)
+        return moved
+
     def _move(self, move: Move, now: int) -> Ref:
         current = self.ref(move.name)
         if (current.version if current else 0) != move.expected:
@@ -81,23 +96,6 @@ class SqlTables:
         if ref.target is not None and (current is None or current.target != ref.target):
             self._run("INSERT INTO moves (name, target, at) VALUES (?, ?, ?)", [(ref.name, ref.target, at)])
         return ref
-
-    def _bump(self, names: Sequence[str], now: int) -> None:
-        rows = [(now, name) for name in names]
-        self._run("UPDATE refs SET version = version + 1, updated = ? WHERE name = ?", rows)
-
-    def _set_facts(self, facts: Sequence[Fact], now: int) -> None:
-        for fact in facts:
-            current = self.ref(fact.name)
-            ref = Ref(fact.name, None, fact.state, current.version + 1 if current else 1, now)
-            self._put_ref(ref, _json(ref.state))
-
-    def _add_events(self, events: Sequence[NewEvent], now: int) -> None:
-        rows = [
-            (event.stream, event.kind, _json(event.body), now if event.at is None else event.at)
-            for event in events
-        ]
-        self._run("INSERT INTO events (stream, kind, body, at) VALUES (?, ?, ?, ?)", rows)
 
     # -- reading nodes --
 

@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Damaged, Hint, StorageError, UsageError
@@ -93,14 +94,14 @@ class SqliteBackend(SqlTables):
     _put_at = f"CASE typeof(put_at) WHEN 'integer' THEN put_at ELSE {1 << 62} END"
 
     def __init__(self, path: str, *, create: bool = True, durability: Durability = "heads") -> None:
-        self.path = path = os.path.abspath(
-            path
-        )  # an absolute path is never taken for a URI or for `:memory:`
+        # An absolute path is never taken for a URI or for `:memory:`.
+        self.path = path = os.path.abspath(path)
         self.address = os.path.realpath(path)
         self._durability = durability
         self._inside = False
         self._synchronous = ""
         self._translated = _Translation(path)
+        self._damage_error = partial(_damage, path)
         with self._translated:
             self._is_made = _exists(path)
             if not self._is_made and not create:
@@ -130,36 +131,27 @@ class SqliteBackend(SqlTables):
         wait = self._durability == "always" or (self._durability == "heads" and durable)
         with self._translated, self._writing("FULL" if wait else "NORMAL"):
             require(change.types, self.find_stored(change.types))
-            self._put_records(change.nodes, now)
-            moved = [self._move(move, now) for move in change.moves]
-            self._bump(change.bumps, now)
-            self._set_facts(change.facts, now)
-            self._add_events(change.events, now)
-        return moved
-
-    def _put_records(self, records: Sequence[NodeRecord], now: int) -> None:
-        # Two records of one change can be the same node; the dictionary keeps one of them.
-        missing = {record.id: record for record in records}
-        stored = self.records(list(missing))
-        for found in stored:
-            record = missing.pop(found.id, None)
-            if record is None:
-                raise self._damage_error(f"its index takes {found.id!r} for another node")
-            if (found.type, found.data) != (record.type, record.data):
-                raise collision(record, found.sha256)
-        # Move nodes that are put again to the end, so that a running collection sees them.
-        self._run(
-            f"INSERT OR REPLACE INTO nodes ({RECORD}, put_at) SELECT {RECORD}, ? FROM nodes"
-            " WHERE id = ? AND put_at < ?",
-            [(now, found.id, now - FRESH_MS) for found in stored],
-        )
-        self._run(
-            f"INSERT INTO nodes ({RECORD}, put_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [
+            # Two records of one change can be the same node; the dictionary keeps one of them.
+            missing = {record.id: record for record in change.nodes}
+            stored = self.records(list(missing))
+            for found in stored:
+                record = missing.pop(found.id, None)
+                if record is None:
+                    raise self._damage_error(f"its index takes {found.id!r} for another node")
+                if (found.type, found.data) != (record.type, record.data):
+                    raise collision(record, found.sha256)
+            # Move nodes that are put again to the end, so that a running collection sees them.
+            self._run(
+                f"INSERT OR REPLACE INTO nodes ({RECORD}, put_at) SELECT {RECORD}, ? FROM nodes"
+                " WHERE id = ? AND put_at < ?",
+                [(now, found.id, now - FRESH_MS) for found in stored],
+            )
+            rows = [
                 (r.id, r.type, r.data, r.created, "".join(r.refs or ()), r.sha256, now)
                 for r in missing.values()
-            ],
-        )
+            ]
+            self._run(f"INSERT INTO nodes ({RECORD}, put_at) VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            return self._move_refs(change, now)
 
     def _put_ref(self, ref: Ref, state: str) -> None:
         self._db.execute(
@@ -307,9 +299,6 @@ class SqliteBackend(SqlTables):
 
     def close(self) -> None:
         self._connection.close()
-
-    def _damage_error(self, reason: str) -> Damaged:
-        return _damage(self.path, reason)
 
 
 # -- opening --

@@ -135,9 +135,7 @@ class Store:
         known = self._recent.pop(node, None)
         if known is None:
             return self._read(self.record(node))
-        self._recent[node] = (
-            known  # the dictionary is ordered by use, with the least recently used node first
-        )
+        self._recent[node] = known  # the dictionary is ordered by use: the least recently used node is first
         return known
 
     def fetch(self, nodes: Iterable[Any]) -> None:
@@ -238,9 +236,7 @@ class Store:
                 if record is None:
                     source = self.backend.record(node_from_number(referrer)) if referrer >= 0 else None
                     if source is not None and not checked:
-                        self._refs_in(
-                            source, checked=True
-                        )  # raises an error if the stored references are damaged
+                        self._refs_in(source, checked=True)  # raises an error if they are damaged
                     yield Dangling(name, node_from_number(referrer) if referrer >= 0 else "")
                     continue
                 check(record)
@@ -254,12 +250,8 @@ class Store:
         known = self._types.get(type_id)
         if known is not None:
             return known
-        schema: Any
-        if type_id == META:
-            schema = META_SCHEMA
-        elif type_id in _BUILTIN_SCHEMAS:
-            schema = _BUILTIN_SCHEMAS[type_id]
-        else:
+        schema: Any = META_SCHEMA if type_id == META else _BUILTIN_SCHEMAS.get(type_id)
+        if schema is None:
             record = self.backend.record(_checked_id(type_id))
             if record is None:
                 raise missing_type(type_id)

@@ -135,13 +135,12 @@ class WebSite:
         self._workers = WorkerThreads(settings)
         watched = [os.path.join(_project_folder(settings.folder), ".nexus", "state")]
         self.live = LiveEvents(self._workers.open, watched)
-        self._runner = ThreadRunner(settings.store, tell=self._tell_problem)
+        self._runner = ThreadRunner(
+            settings.store, tell=lambda thread, text: self.live.notify("problem", thread=thread, text=text)
+        )
         self._user = config.user_name()
         self._counting = threading.Lock()
         self._counted = _Counted(0, -1, {}, 0.0)
-
-    def _tell_problem(self, thread: str, text: str) -> None:
-        self.live.notify("problem", thread=thread, text=text)
 
     # -- signing in --
 
@@ -222,6 +221,15 @@ class WebSite:
     async def show_me(self, _request: Request) -> Response:
         def look(rolecall: Rolecall) -> JsonObject:
             newest = rolecall.newest_event()  # read first, so that the page misses no later event
+            # At most 100 waiting items are counted. All pages ask after the same events, so they share the count.
+            problems = self._runner.problems
+            with self._counting:
+                known = self._counted
+                is_fresh = known.event >= newest and monotonic() < known.until and known.problems == problems
+                if not is_fresh:
+                    event = rolecall.newest_event()
+                    number = sum(1 for _ in islice(inbox.find_waiting(rolecall, problems), 100))
+                    self._counted = known = _Counted(number, event, problems, monotonic() + _SHARED)
             address = config.without_password(config.full_store_address(self._settings.store))
             return {
                 "lastEvent": newest,
@@ -232,23 +240,10 @@ class WebSite:
                 "store": config.mask().text(address),
                 "readOnly": self._settings.is_read_only,
                 "limits": list(LIMITS),
-                "waiting": self._count_waiting(rolecall, newest),
+                "waiting": known.number,
             }
 
         return _reply(await self._workers.run(look))
-
-    def _count_waiting(self, rolecall: Rolecall, newest: int) -> int:
-        """Return how many items wait for a person, at most 100. All pages request the count after the same events, so
-        they share it."""
-        problems = self._runner.problems
-        with self._counting:
-            known = self._counted
-            is_fresh = known.event >= newest and monotonic() < known.until and known.problems == problems
-            if not is_fresh:
-                event = rolecall.newest_event()
-                number = sum(1 for _ in islice(inbox.find_waiting(rolecall, problems), 100))
-                self._counted = known = _Counted(number, event, problems, monotonic() + _SHARED)
-            return known.number
 
     async def make_link(self, _request: Request) -> Response:
         return _reply({"path": self._link()})
@@ -257,10 +252,15 @@ class WebSite:
         return _reply(schema.describe(VERBS))
 
     def handle(self, verb: ApiVerb) -> Handler:
+        def carry_on(found: GoesOn, rolecall: Rolecall) -> JsonObject:
+            thread = rolecall.thread(found.thread)
+            run = self._runner.carry_on(thread) if found.is_run else Assignment("nobody")
+            return {**found.reply, "thread": thread.id, "status": thread.status, **run._asdict()}
+
         async def handle(request: Request) -> Response:
             found = await self._run(verb, await self._read_call(verb, request))
             if isinstance(found, GoesOn):
-                found = await self._workers.run(partial(self._go_on, found), is_writing=True)
+                found = await self._workers.run(partial(carry_on, found), is_writing=True)
             if isinstance(found, Failure):
                 return _reply_failure(found)
             return found if isinstance(found, Response) else _reply(found)
@@ -314,11 +314,6 @@ class WebSite:
 
         is_slow = verb.is_slow(call) if callable(verb.is_slow) else verb.is_slow
         return await self._workers.run(answer, is_slow=is_slow, is_writing=verb.is_writing)
-
-    def _go_on(self, found: GoesOn, rolecall: Rolecall) -> JsonObject:
-        thread = rolecall.thread(found.thread)
-        run = self._runner.carry_on(thread) if found.is_run else Assignment("nobody")
-        return {**found.reply, "thread": thread.id, "status": thread.status, **run._asdict()}
 
     async def send_report(self, request: Request) -> Response:
         """Send a thread's report as a download."""

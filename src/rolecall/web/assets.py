@@ -34,7 +34,11 @@ class Assets:
         whole = hashlib.sha256(b"".join(found[path] for path in sorted(found)))
         self._version = whole.hexdigest()[:12]
         found[_PAGE] = found[_PAGE].replace(b"/static/", f"/static/{self._version}/".encode())
-        self._files = {path: _make_asset(path, data) for path, data in found.items()}
+        self._files: dict[str, Asset] = {}
+        for path, data in found.items():
+            etag = f'"{hashlib.sha256(data).hexdigest()[:20]}"'
+            kind = _TYPES.get(os.path.splitext(path)[1], "text/plain")
+            self._files[path] = Asset(data, gzip.compress(data, 9, mtime=0), etag, kind)
 
     @property
     def policy(self) -> str:
@@ -78,9 +82,3 @@ def _read_files(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
         else:
             found.append((prefix + item.name, item.read_bytes()))
     return found
-
-
-def _make_asset(path: str, data: bytes) -> Asset:
-    etag = f'"{hashlib.sha256(data).hexdigest()[:20]}"'
-    kind = _TYPES.get(os.path.splitext(path)[1], "text/plain")
-    return Asset(data, gzip.compress(data, 9, mtime=0), etag, kind)

@@ -45,15 +45,13 @@ def list_waiting(ask: Ask) -> Any:
     found = find_waiting(ask.rolecall, ask.problems)
     items = []
     for entry in islice(found, _MOST):
-        kind = _kind_of(ask.rolecall, entry)
-        asks = read_instruction(ask.rolecall.thread(entry["thread"])) if kind == "answer" else ""
+        thread = ask.rolecall.thread(entry["thread"])
+        if "branch" in entry:
+            kind: str | None = "conflict"
+        elif entry["status"] in ("idle", "queued"):
+            kind = "run"
+        else:
+            kind = kind_of(thread, entry["status"])
+        asks = read_instruction(thread) if kind == "answer" else ""
         items.append(with_usage(ask, entry) | {"kind": kind, "asks": shorten(asks, _LONGEST)})
     return {"items": items, "more": next(found, None) is not None, "lastEvent": newest}
-
-
-def _kind_of(rolecall: Rolecall, entry: JsonObject) -> str | None:
-    if "branch" in entry:
-        return "conflict"
-    if entry["status"] in ("idle", "queued"):
-        return "run"
-    return kind_of(rolecall.thread(entry["thread"]), entry["status"])

@@ -158,9 +158,8 @@ class LiveEvents:
                         return
                 began = perf_counter()
                 found: list[StoredEvent] = []
-                with suppress(
-                    RolecallError
-                ):  # if the store is busy or unreachable, the next look finds the events
+                # If the store is busy or unreachable, the next look finds the events.
+                with suppress(RolecallError):
                     found = rolecall.events(after=after, limit=_PAGE)
                 if found:
                     after = found[-1].seq

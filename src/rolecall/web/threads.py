@@ -118,21 +118,14 @@ def show_thread(ask: Ask) -> Any:
         return shown | {"actions": [], "question": None, "prompt": "", "promptHtml": ""}
     prompt = thread.prompt
     shown |= {"prompt": shown_text(prompt), "promptHtml": markdown.render(shown_text(prompt))}
-    shown["question"] = describe_question(thread, shown["status"])
-    shown["actions"] = [] if ask.is_read_only else _actions(shown)
-    shown["problem"] = ask.problems.get(thread.id) if shown["status"] in UNRUN else None
+    status, question = shown["status"], describe_question(thread, shown["status"])
+    actions = [question["kind"]] if question else []
+    actions += ["run"] if status in ("idle", "crashed") else []
+    actions += ["fork"] if shown["done"] else ["kill", "fork"]
+    shown |= {"question": question, "actions": [] if ask.is_read_only else actions}
+    shown["problem"] = ask.problems.get(thread.id) if status in UNRUN else None
     shown["title"] = shown["title"] or shorten(prompt, 80)
     return shown
-
-
-def _actions(shown: JsonObject) -> list[str]:
-    status, question = shown["status"], shown["question"]
-    found = [question["kind"]] if question else []
-    if status in ("idle", "crashed"):
-        found.append("run")
-    if not shown["done"]:
-        found.append("kill")
-    return [*found, "fork"]
 
 
 def shown_text(text: str) -> str:
@@ -280,12 +273,7 @@ def _follow(ask: Ask) -> str:
     "/threads",
     "Start a thread and run it. `agent` plays every role, `agents` (by role) play single ones.",
     record(
-        {"workflow": TEXT, "prompt": TEXT},
-        agent=TEXT,
-        agents=_AGENTS,
-        limits=_LIMITS,
-        reuse=FLAG,
-        run=FLAG,
+        {"workflow": TEXT, "prompt": TEXT}, agent=TEXT, agents=_AGENTS, limits=_LIMITS, reuse=FLAG, run=FLAG
     ),
     is_slow=True,
     loads=_name_workflow,
@@ -376,11 +364,7 @@ def run(ask: Ask) -> Any:
     return GoesOn(ask.thread.id)
 
 
-@post(
-    "/threads/{thread}/kill",
-    "End a thread for good, and the process that runs it.",
-    record(reason=TEXT),
-)
+@post("/threads/{thread}/kill", "End a thread for good, and the process that runs it.", record(reason=TEXT))
 def kill(ask: Ask) -> Any:
     reason = ": ".join(filter(None, [f"killed by {ask.by['person']}", ask.body.get("reason")]))
     killed = ask.thread.kill(reason)

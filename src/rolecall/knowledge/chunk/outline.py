@@ -140,24 +140,19 @@ def outline_yaml(text: str) -> list[OutlineSection]:
     marks = _with_comments(lines, [(start, (name,)) for start, indent, name in keys if indent == 0])
     found: list[OutlineSection] = []
     for section in between(marks, len(lines)):
-        found += _divide(lines, section, keys)
+        below: list[_Mark] = []
+        if section.trail and tokens("\n".join(lines[section.start - 1 : section.end])) >= _LARGE:
+            inner = [key for key in keys if section.start <= key[0] <= section.end and key[1] > 0]
+            depth = min((indent for _, indent, _ in inner), default=0)
+            below = [(start, (*section.trail, name)) for start, indent, name in inner if indent == depth]
+        if not below:
+            found.append(section)
+            continue
+        below = _with_comments(lines, below)
+        below[0] = (section.start, below[0][1])  # the line of the key itself stays with its first subsection
+        ends = [start - 1 for start, _ in below[1:]] + [section.end]
+        found += [OutlineSection(start, end, trail) for (start, trail), end in zip(below, ends, strict=True)]
     return found
-
-
-def _divide(
-    lines: list[str], section: OutlineSection, keys: list[tuple[int, int, str]]
-) -> list[OutlineSection]:
-    if not section.trail or tokens("\n".join(lines[section.start - 1 : section.end])) < _LARGE:
-        return [section]
-    inner = [key for key in keys if section.start <= key[0] <= section.end and key[1] > 0]
-    depth = min((indent for _, indent, _ in inner), default=0)
-    below = [(start, (*section.trail, name)) for start, indent, name in inner if indent == depth]
-    if not below:
-        return [section]
-    below = _with_comments(lines, below)
-    below[0] = (section.start, below[0][1])  # the line of the key itself stays with its first subsection
-    ends = [start - 1 for start, _ in below[1:]] + [section.end]
-    return [OutlineSection(start, end, trail) for (start, trail), end in zip(below, ends, strict=True)]
 
 
 def outline_toml(text: str) -> list[OutlineSection]:
