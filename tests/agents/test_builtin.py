@@ -23,7 +23,7 @@ from modelforms import encoded, form_for
 from modelserver import Calls, Closes, Hangs, Item, ModelServer, Request, Says, Sends
 
 from rolecall.agents import make, process
-from rolecall.agents.adapters.builtin import Builtin, builtin, default
+from rolecall.agents.adapters.builtin import Builtin, builtin
 from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.protocol import Agent, Context, Forgetful, Memory, Reply, ask
 from rolecall.agents.ratelimit import Limit, find_limit
@@ -274,9 +274,9 @@ def test_a_role_is_offered_the_tools_that_its_restrictions_leave(
 
 
 def test_every_class_of_actions_can_be_denied() -> None:
-    assert default.deniable == set(capabilities.CLASSES)
+    assert Builtin.deniable == set(capabilities.CLASSES)
     for word in capabilities.RESTRICTIONS:
-        capabilities.check_supported("builtin", [word], default.deniable)
+        capabilities.check_supported("builtin", [word], Builtin.deniable)
 
 
 # -- endings --

@@ -7,7 +7,6 @@ import copy
 import json
 import tracemalloc
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from standin import STREAMS, Standin
 
+from rolecall import agents
 from rolecall.agents import PROGRAMS, process
 from rolecall.agents.adapters.claude import claude
 from rolecall.agents.contract import Recorder, context_for
@@ -148,7 +148,7 @@ def damaged_events(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def test_the_table_names_the_program_of_each_adapter() -> None:
-    found = {name: import_module(f"rolecall.agents.adapters.{name}").default.program for name in PROGRAMS}
+    found = {name: agents.make(name, {}).program for name in PROGRAMS}
     assert found == PROGRAMS
 
 
@@ -157,7 +157,7 @@ def test_the_table_names_the_program_of_each_adapter() -> None:
 @given(events=st.lists(damaged_events(), max_size=12), code=st.sampled_from([0, 1, -15, 130]))
 def test_no_event_can_throw_a_reader_off(name: str, events: list[dict[str, Any]], code: int) -> None:
     recorder = Recorder()
-    adapter: Program = import_module(f"rolecall.agents.adapters.{name}").default
+    adapter: Program = agents.make(name, {})
     reader = adapter.reader(context(recorder))
     for event in events:
         reader.event(Json(event))

@@ -15,10 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rolecall.agents.adapters import claude, codex, copilot, gemini, opencode, qwen
-from rolecall.agents.adapters.copilot import Copilot
-from rolecall.agents.adapters.gemini import Gemini
-from rolecall.agents.adapters.opencode import OpenCode
-from rolecall.agents.adapters.qwen import Qwen
 from rolecall.agents.program import McpServer, mcp_config
 from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
@@ -157,7 +153,7 @@ def _launch_gemini(wish: Wish) -> Launch:
     args = ("--approval-mode", "default", "--skip-trust", *wish.model_flag)
     if not wish.tools:
         return Launch(args)
-    Gemini.check_policies()
+    gemini.Gemini.check_policies()
     # Gemini's rules cannot deny all servers but one, so only the servers to use are named.
     rules = [gemini.rule([tool for tool in wish.tools if "*" not in tool], "deny", 999)]
     if wish.servers:
@@ -209,7 +205,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "opencode": Preset(
         words=("opencode", "acp"),
-        install=OpenCode.install,
+        install=opencode.OpenCode.install,
         denies=opencode.DENIES,
         launch=_launch_opencode,
         is_other_harmless=True,
@@ -220,7 +216,7 @@ PRESETS: Mapping[str, Preset] = {
     # client offered file access, Gemini would read each file before writing it, and fail if the file did not exist.
     "gemini": Preset(
         words=("gemini", "--acp"),
-        install=Gemini.install,
+        install=gemini.Gemini.install,
         denies=gemini.DENIES,
         launch=_launch_gemini,
         is_other_harmless=True,
@@ -228,7 +224,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "copilot": Preset(
         words=("copilot", "--acp"),
-        install=Copilot.install,
+        install=copilot.Copilot.install,
         denies=copilot.DENIES,
         launch=_launch_copilot,
         is_given_servers=False,
@@ -238,7 +234,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "qwen": Preset(
         words=("qwen", "--acp"),
-        install=Qwen.install,
+        install=qwen.Qwen.install,
         denies=qwen.DENIES,
         launch=_launch_qwen,
         is_other_harmless=True,

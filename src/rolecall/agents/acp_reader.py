@@ -124,8 +124,6 @@ class AcpReader(Reader):
     def event(self, event: Json) -> None:
         """Process the `update` of a `session/update`; kinds that do not affect the answer are ignored."""
         match event.get("sessionUpdate"):
-            case "agent_message_chunk":
-                self._read_chunk(event)
             case "tool_call" | "tool_call_update":
                 self._read_call(event)
             case "usage_update":
@@ -139,8 +137,9 @@ class AcpReader(Reader):
                 self._used_last = used
                 if isinstance(cost.get("amount"), (int, float)) and cost.get("currency") == "USD":
                     self._cost = float(cost["amount"])
+        if event.get("sessionUpdate") != "agent_message_chunk":
+            return
 
-    def _read_chunk(self, event: Json) -> None:
         if usage := event.part("_meta").part("usage"):
             self._message_usage = self._message_usage.plus(tokens_of(usage))
         text, preset = event.part("content").get("text"), self._preset
@@ -199,7 +198,21 @@ class AcpReader(Reader):
         tool = self._find_tool(ident)
         tool.learn(call, self._preset.server_key)
         self._pass_on(ident, tool)
-        denied = tuple(sorted(self._classes_of(tool) & self._denied))
+
+        # Titles and arguments are not trusted, because the model could have written them.
+        is_other = tool.kind in ("", "other") and not tool.has_diff
+        is_of_own_server = tool.server in self._servers or any(
+            re.fullmatch(rf"mcp__{re.escape(server)}__.+", tool.name) for server in self._servers
+        )
+        classes = set(KINDS.get(tool.kind or "other", _ANYTHING))
+        if is_other and (is_of_own_server or self._preset.is_other_harmless):
+            classes = set()
+        elif tool.has_command:
+            classes |= set(capabilities.SHELL)  # some agents report the command `ls` as a search
+        if tool.has_diff:
+            classes |= set(_EDITS)
+        denied = tuple(sorted(classes & self._denied))
+
         what = f"{tool.label}: {tool.title}" if tool.title else tool.label
         reason = f"the role may not do this: {', '.join(denied)}" if denied else ""
         self.transcript.asks(what, is_allowed=not denied, reason=reason)
@@ -209,22 +222,6 @@ class AcpReader(Reader):
             for path in tool.paths:
                 self.transcript.touches(path)
         return denied
-
-    def _classes_of(self, tool: _Tool) -> set[str]:
-        """Return the classes of actions that a call can involve. Titles and arguments are not trusted, because the
-        model could have written them."""
-        is_other = tool.kind in ("", "other") and not tool.has_diff
-        is_of_own_server = tool.server in self._servers or any(
-            re.fullmatch(rf"mcp__{re.escape(server)}__.+", tool.name) for server in self._servers
-        )
-        if is_other and (is_of_own_server or self._preset.is_other_harmless):
-            return set()
-        found = set(KINDS.get(tool.kind or "other", _ANYTHING))
-        if tool.has_diff:
-            found |= set(_EDITS)
-        if tool.has_command:
-            found |= set(capabilities.SHELL)  # some agents report the command `ls` as a search
-        return found
 
     # -- the end --
 

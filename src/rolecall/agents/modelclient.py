@@ -11,7 +11,6 @@ import asyncio
 import json
 import random
 import re
-import ssl
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -105,7 +104,7 @@ async def connect(options: ModelOptions) -> AsyncGenerator[Model, None]:
         )
 
     client = httpx2.AsyncClient(
-        verify=_trusted_certificates(),
+        verify=_load_certificates(trust_env=False),
         trust_env=False,
         follow_redirects=False,
         timeout=httpx2.Timeout(_SILENT_SECONDS, connect=_CONNECT_SECONDS),
@@ -124,10 +123,7 @@ async def connect(options: ModelOptions) -> AsyncGenerator[Model, None]:
         await client.aclose()
 
 
-@cache
-def _trusted_certificates() -> ssl.SSLContext:
-    """Load the trusted certificates. They are cached, because loading them takes longer than a whole call."""
-    return httpx2.create_ssl_context(trust_env=False)
+_load_certificates = cache(httpx2.create_ssl_context)  # loading them takes longer than a whole call
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ else:
     proxy = Module("rolecall.agents.proxy")
 
 _HELPERS = ("git", "rg")
-"""Programs that agents start by themselves, even if the model is not allowed to start any program."""
+"""Programs that agents start by themselves, even if the model is not allowed to start any program, in addition to those
+in their own package."""
 _ADDRESS_VARIABLE = "ROLECALL_MODEL_ADDRESS"
 """The environment variable with the proxy's address, for programs that read their model's address from settings."""
 _ADDRESS = re.compile(r"""base_?url["']?\s*[:=]\s*["']?(https?://[^"'\s,}]+)""", re.IGNORECASE)
@@ -44,7 +45,11 @@ _KEY_NAME = re.compile(
 class State(NamedTuple):
     """The folders where a program keeps its state, and the endpoints of its model."""
 
-    write: tuple[str, ...]
+    home: tuple[str, ...] = ()
+    """The variable that names the folder with the state, its default in the user's home and, if it is not the folder
+    itself, the folder below it. Not used if `write` is given."""
+    write: tuple[str, ...] = ()
+    """The folders. The first is the one that `home` describes."""
     held: tuple[str, ...] = ()
     """Files and folders that can run commands later, relative to the first folder in `write`. Missing ones are created;
     the name of a folder ends with a slash."""
@@ -54,8 +59,8 @@ class State(NamedTuple):
     read: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-    """The user's settings files, which can name endpoints and the variables with their keys. The project's files are
-    excluded, because an agent could have written them."""
+    """The user's settings files, which can name endpoints and the variables with their keys, relative to the first
+    folder in `write`. The project's files are excluded, because an agent could have written them."""
     content: str = ""
     """The environment variable that contains further settings."""
     base_urls: tuple[str, ...] = ()
@@ -64,6 +69,9 @@ class State(NamedTuple):
     """The default endpoints, and the hosts that renew a login; used if no setting or variable names an endpoint."""
     more_hosts: tuple[str, ...] = ()
     """Endpoints that are needed in addition to the named or default ones."""
+    key: tuple[str, ...] = ()
+    """The variables with the address and the key of the endpoint, and the default address. Not used if `endpoints` is
+    given."""
     endpoints: tuple[ProxiedEndpoint, ...] = ()
     """The endpoints for which the program gets a placeholder instead of the key. The program needs no direct access to
     them."""
@@ -110,11 +118,14 @@ def confine(
     path, _ = find_program(program, env=env, folder=folder)
     installed = [] if path is None else _find_installed(path, env, folder)
     shown = [place for place in installed if not policy.may_read(place)]
+    before, modules, _ = os.path.realpath(path or "").partition("/node_modules/")
+    started = [before + modules] if modules else []
+    started += filter(None, (find_program(name, env=env, folder=folder)[0] for name in _HELPERS))
     return policy.grant(
         needs._replace(
             write=(*needs.write, *write),
             read=(*needs.read, *shown),
-            execute=tuple(_find_executables(path, env, folder)),
+            execute=tuple(started),
             env=(*needs.env, *own),
         )
     )
@@ -123,17 +134,26 @@ def confine(
 def find_needs(agent: str, *, env: Mapping[str, str], folder: Path) -> Needs:
     """Return what an agent needs, given the name of its adapter or preset; an unknown agent needs nothing. Create
     missing folders, and missing settings that must be protected."""
-    describe = STATES.get(agent)
-    if describe is None:
+    state = STATES.get(agent)
+    if state is None:
         return Needs()
-    state = describe(env, os.fspath(folder))
+    if not isinstance(state, State):
+        state = state(env, os.fspath(folder))
+    if not state.write:
+        variable, default, *below = state.home
+        own = os.path.join(folder, env.get(variable) or _at_home(env, default), *below)
+        state = state._replace(write=(own,), endpoints=_find_endpoint(env, *state.key) if state.key else ())
     held = [os.path.join(state.write[0], name) for name in state.held]
     with suppress(OSError):  # then the program cannot create them, either
         for place in state.write:
             os.makedirs(place, mode=0o700, exist_ok=True)
         for path in held:
-            _make(path)
-    texts = [*_read_all(state.settings), env.get(state.content, "")]
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            if not os.path.lexists(path):
+                with open(path, "x", encoding="utf-8") as file:
+                    file.write("{}\n" if path.endswith(".json") else "")
+    files = [os.path.join(state.write[0], name) for name in state.settings]
+    texts = [*_read_all(files), env.get(state.content, "")]
     named = [env[name] for name in state.base_urls if env.get(name)]
     named += [address for text in texts for address in _ADDRESS.findall(text)]
     keys = [name for text in texts for pair in _KEY_NAME.findall(text) for name in pair if name]
@@ -157,15 +177,6 @@ def endpoint_of(address: str) -> str:
     except ValueError:
         return ""
     return f"{url.hostname}:{port}" if url.hostname else ""
-
-
-def _make(path: str) -> None:
-    if path.endswith("/"):
-        os.makedirs(path, mode=0o700, exist_ok=True)
-    elif not os.path.lexists(path):
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(path, "x", encoding="utf-8") as file:
-            file.write("{}\n" if path.endswith(".json") else "")
 
 
 def _read_all(paths: Iterable[str]) -> Iterator[str]:
@@ -195,17 +206,6 @@ def _find_installed(path: str, env: Mapping[str, str], folder: Path) -> Iterator
             yield os.path.dirname(os.path.dirname(os.path.realpath(interpreter)))
 
 
-def _find_executables(program: str | None, env: Mapping[str, str], folder: Path) -> Iterator[str]:
-    """Yield the programs that a program starts itself: those in its own package, and a few helpers."""
-    before, modules, _ = os.path.realpath(program or "").partition("/node_modules/")
-    if modules:
-        yield before + modules
-    for name in _HELPERS:
-        helper, _ = find_program(name, env=env, folder=folder)
-        if helper:
-            yield helper
-
-
 # -- the programs --
 
 
@@ -214,7 +214,7 @@ def _at_home(env: Mapping[str, str], name: str) -> str:
 
 
 def _find_endpoint(
-    env: Mapping[str, str], address: str, key: str, *, default: str = ""
+    env: Mapping[str, str], address: str, key: str, default: str = ""
 ) -> tuple[ProxiedEndpoint, ...]:
     """Return the endpoint whose address and key are in environment variables, if both are set."""
     base_url = env.get(address) or default
@@ -232,7 +232,7 @@ def _describe_claude(env: Mapping[str, str], folder: str) -> State:
     endpoints = [
         endpoint
         for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
-        for endpoint in _find_endpoint(env, "ANTHROPIC_BASE_URL", name, default="https://api.anthropic.com")
+        for endpoint in _find_endpoint(env, "ANTHROPIC_BASE_URL", name, "https://api.anthropic.com")
     ]
     # Settings files that contain an address or a key override the environment variables.
     names = ("settings.json", "settings.local.json")
@@ -250,14 +250,14 @@ def _describe_claude(env: Mapping[str, str], folder: str) -> State:
         # which hints it has shown.
         read=(_at_home(env, ".claude.json"), *login),
         env=("ANTHROPIC_*", "CLAUDE_*", "DISABLE_*", *cloud),
-        settings=(f"{own}/settings.json",),
+        settings=("settings.json",),
         base_urls=("ANTHROPIC_BASE_URL", "ANTHROPIC_BEDROCK_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL"),
-        hosts=("api.anthropic.com:443",) if endpoints else _CLAUDE_HOSTS,
+        hosts=("api.anthropic.com:443", *(() if endpoints else _CLAUDE_LOGIN)),
         endpoints=tuple(endpoints),
     )  # fmt: skip
 
 
-_CLAUDE_HOSTS = ("api.anthropic.com:443", "platform.claude.com:443", "console.anthropic.com:443")
+_CLAUDE_LOGIN = ("platform.claude.com:443", "console.anthropic.com:443")
 
 
 def _describe_codex(env: Mapping[str, str], folder: str) -> State:
@@ -270,7 +270,7 @@ def _describe_codex(env: Mapping[str, str], folder: str) -> State:
             *(os.path.basename(path) for path in glob(f"{own}/*.config.toml")),
         ),
         env=("CODEX_*", "OPENAI_*"),
-        settings=(f"{own}/config.toml", *glob(f"{own}/*.config.toml")),
+        settings=("config.toml", *glob(f"{own}/*.config.toml")),
         base_urls=("OPENAI_BASE_URL",),
         hosts=("api.openai.com:443", "chatgpt.com:443", "auth.openai.com:443"),
         endpoints=tuple(_find_codex_endpoint(env, folder).values()),
@@ -378,52 +378,6 @@ _PROVIDERS = {
 }
 
 
-def _describe_gemini(env: Mapping[str, str], folder: str) -> State:
-    own = os.path.join(folder, env.get("GEMINI_CLI_HOME") or _at_home(env, ""), ".gemini")
-    return State(
-        write=(own,),
-        held=("settings.json", "extensions/", "policies/", "commands/", "skills/", "agents/"),
-        protect=(".env", "hooks", "trustedFolders.json", "GEMINI.md"),
-        env=("GEMINI_*", "GOOGLE_*"),
-        base_urls=("GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL"),
-        hosts=(
-            "generativelanguage.googleapis.com:443", "cloudcode-pa.googleapis.com:443",
-            "oauth2.googleapis.com:443", "aiplatform.googleapis.com:443",
-        ),
-        endpoints=_find_endpoint(env, "GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", default=_GEMINI_ADDRESS),
-    )  # fmt: skip
-
-
-_GEMINI_ADDRESS = "https://generativelanguage.googleapis.com"
-
-
-def _describe_qwen(env: Mapping[str, str], folder: str) -> State:
-    own = os.path.join(folder, env.get("QWEN_HOME") or _at_home(env, ".qwen"))
-    return State(
-        write=(own,),
-        held=("settings.json", "extensions/", "commands/", "skills/", "agents/"),
-        protect=(".env", "hooks", "trustedFolders.json", "QWEN.md"),
-        env=("QWEN_*", "OPENAI_*", "DASHSCOPE_*", "BAILIAN_*"),
-        settings=(f"{own}/settings.json",),
-        base_urls=("OPENAI_BASE_URL",),
-        hosts=("portal.qwen.ai:443", "chat.qwen.ai:443", "dashscope.aliyuncs.com:443"),
-        endpoints=_find_endpoint(env, "OPENAI_BASE_URL", "OPENAI_API_KEY"),
-    )
-
-
-def _describe_copilot(env: Mapping[str, str], folder: str) -> State:
-    own = os.path.join(folder, env.get("COPILOT_HOME") or _at_home(env, ".copilot"))
-    return State(
-        write=(own,),
-        held=("mcp-config.json", "agents/", "skills/", "hooks/", "installed-plugins/", "pkg/"),
-        protect=("config.json", "settings.json", "copilot-instructions.md"),
-        env=("COPILOT_*", "GH_TOKEN", "GITHUB_TOKEN"),
-        base_urls=("COPILOT_PROVIDER_BASE_URL",),
-        hosts=("api.githubcopilot.com:443", "api.individual.githubcopilot.com:443", "api.github.com:443"),
-        endpoints=_find_endpoint(env, "COPILOT_PROVIDER_BASE_URL", "COPILOT_PROVIDER_API_KEY"),
-    )
-
-
 def _describe_cursor(env: Mapping[str, str], folder: str) -> State:  # noqa: ARG001 -- as the others
     return State(
         write=(_at_home(env, ".cursor"), _at_home(env, ".config/cursor")),
@@ -431,19 +385,6 @@ def _describe_cursor(env: Mapping[str, str], folder: str) -> State:  # noqa: ARG
         protect=("cli-config.json", "rules", "commands", "skills", "agents", "plugins", "hooks"),
         env=("CURSOR_*",),
         hosts=("api2.cursor.sh:443", "api5.cursor.sh:443"),
-    )
-
-
-def _describe_hermes(env: Mapping[str, str], folder: str) -> State:
-    own = os.path.join(folder, env.get("HERMES_HOME") or _at_home(env, ".hermes"))
-    return State(
-        write=(own,),
-        held=("config.yaml", "hooks/", "plugins/", "cron/", "skills/"),
-        protect=(".env", "scripts", "hermes-agent", "bin", "SOUL.md"),
-        env=("HERMES_*", "OPENAI_*", *_PROVIDERS),
-        settings=(f"{own}/config.yaml",),
-        base_urls=("OPENAI_BASE_URL",),
-        hosts=("openrouter.ai:443",),
     )
 
 
@@ -455,15 +396,52 @@ _REDIRECTS: Mapping[str, Callable[[str, Mapping[str, str], str], tuple[list[str]
 """For each program that reads its model's address from settings: a function that returns the arguments and environment
 variables that replace the address."""
 
-STATES: Mapping[str, Callable[[Mapping[str, str], str], State]] = {
+STATES: Mapping[str, State | Callable[[Mapping[str, str], str], State]] = {
     "claude": _describe_claude,
     "claude-agent-acp": _describe_claude,
     "codex": _describe_codex,
     "codex-acp": _describe_codex,
     "opencode": _describe_opencode,
-    "gemini": _describe_gemini,
-    "qwen": _describe_qwen,
-    "copilot": _describe_copilot,
     "cursor": _describe_cursor,
-    "hermes": _describe_hermes,
-}
+    "gemini": State(
+        home=("GEMINI_CLI_HOME", "", ".gemini"),
+        held=("settings.json", "extensions/", "policies/", "commands/", "skills/", "agents/"),
+        protect=(".env", "hooks", "trustedFolders.json", "GEMINI.md"),
+        env=("GEMINI_*", "GOOGLE_*"),
+        base_urls=("GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL"),
+        hosts=(
+            "generativelanguage.googleapis.com:443", "cloudcode-pa.googleapis.com:443",
+            "oauth2.googleapis.com:443", "aiplatform.googleapis.com:443",
+        ),
+        key=("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", "https://generativelanguage.googleapis.com"),
+    ),
+    "qwen": State(
+        home=("QWEN_HOME", ".qwen"),
+        held=("settings.json", "extensions/", "commands/", "skills/", "agents/"),
+        protect=(".env", "hooks", "trustedFolders.json", "QWEN.md"),
+        env=("QWEN_*", "OPENAI_*", "DASHSCOPE_*", "BAILIAN_*"),
+        settings=("settings.json",),
+        base_urls=("OPENAI_BASE_URL",),
+        hosts=("portal.qwen.ai:443", "chat.qwen.ai:443", "dashscope.aliyuncs.com:443"),
+        key=("OPENAI_BASE_URL", "OPENAI_API_KEY"),
+    ),
+    "copilot": State(
+        home=("COPILOT_HOME", ".copilot"),
+        held=("mcp-config.json", "agents/", "skills/", "hooks/", "installed-plugins/", "pkg/"),
+        protect=("config.json", "settings.json", "copilot-instructions.md"),
+        env=("COPILOT_*", "GH_TOKEN", "GITHUB_TOKEN"),
+        base_urls=("COPILOT_PROVIDER_BASE_URL",),
+        hosts=("api.githubcopilot.com:443", "api.individual.githubcopilot.com:443", "api.github.com:443"),
+        key=("COPILOT_PROVIDER_BASE_URL", "COPILOT_PROVIDER_API_KEY"),
+    ),
+    "hermes": State(
+        home=("HERMES_HOME", ".hermes"),
+        held=("config.yaml", "hooks/", "plugins/", "cron/", "skills/"),
+        protect=(".env", "scripts", "hermes-agent", "bin", "SOUL.md"),
+        env=("HERMES_*", "OPENAI_*", *_PROVIDERS),
+        settings=("config.yaml",),
+        base_urls=("OPENAI_BASE_URL",),
+        hosts=("openrouter.ai:443",),
+    ),
+}  # fmt: skip
+"""The state of each program, or a function of its environment and work folder that describes the state."""

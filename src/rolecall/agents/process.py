@@ -339,10 +339,8 @@ class _Child:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 cwd=cwd,
-                env={
-                    **add_mark(env, run_id),
-                    "PWD": str(cwd),
-                },  # some programs trust PWD more than the kernel
+                # Some programs trust PWD more than the kernel.
+                env={**add_mark(env, run_id), "PWD": str(cwd)},
                 start_new_session=True,
                 pass_fds=fds,
             )

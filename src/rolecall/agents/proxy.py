@@ -120,10 +120,9 @@ class Proxy:
 
     def describe(self) -> list[str]:
         """Return the lines that the step records about the proxy."""
-        keys = [
-            f"keys: a placeholder for {each.key_env}" for each in self._endpoints.values() if each.key_env
-        ]
-        return [*([f"network: a proxy for {self._list_hosts()}"] if self._hosts else []), *keys]
+        lines = [f"network: a proxy for {self._list_hosts()}"] if self._hosts else []
+        named = [each.key_env for each in self._endpoints.values() if each.key_env]
+        return lines + [f"keys: a placeholder for {name}" for name in named]
 
     def choose_variables(self) -> dict[str, str]:
         """Return the environment variables that make a program use this proxy."""
@@ -159,10 +158,16 @@ class Proxy:
         self._running.add(task)
         try:
             head = await _read_head(reader)
-            if head.method == "CONNECT":
-                await self._tunnel(head, reader, writer)
-            else:
+            if head.method != "CONNECT":
                 await self._pass_on(head, reader, writer)
+                return
+            host, port = self._check(head.target)
+            incoming, outgoing = await self._connect(host, port, self._find_upstream("https", host))
+            try:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                await asyncio.gather(_pump(reader, outgoing), _pump(incoming, writer))
+            finally:
+                outgoing.transport.abort()
         except RequestRefused as refusal:
             with suppress(OSError):
                 await _refuse(refusal, reader, writer)
@@ -173,15 +178,6 @@ class Proxy:
         finally:
             self._running.discard(task)
             writer.close()
-
-    async def _tunnel(self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, port = self._check(head.target)
-        incoming, outgoing = await self._connect(host, port, self._find_upstream("https", host))
-        try:
-            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            await asyncio.gather(_pump(reader, outgoing), _pump(incoming, writer))
-        finally:
-            outgoing.transport.abort()
 
     async def _pass_on(self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send a request to its server, and send the answer back to the client."""
@@ -194,7 +190,9 @@ class Proxy:
         if authority == self.address:
             endpoint, headers = self._exchange_key(headers)
             base = urlsplit(endpoint.base_url)
-            _check_path(target, base.path.rstrip("/"))
+            served, path = base.path.rstrip("/"), unquote(target.partition("?")[0]).replace("\\", "/")
+            if not f"{path}/".startswith(f"{served}/") or not {".", ".."}.isdisjoint(path.split("/")):
+                raise RequestRefused(404, f"this address only serves paths below {served or '/'}")
             scheme, authority = base.scheme, base.netloc.rpartition("@")[2]
             host, port = base.hostname or "", base.port or (443 if scheme == "https" else 80)
         else:
@@ -247,10 +245,7 @@ class Proxy:
         raise RequestRefused(403, f"the sandbox does not allow {host}:{port}; it allows {self._list_hosts()}")
 
     def _list_hosts(self) -> str:
-        return (
-            ", ".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._hosts)
-            or "none"
-        )
+        return ", ".join(_join(host, port) for host, port in self._hosts) or "none"
 
     def _exchange_key(self, headers: Headers) -> tuple[ProxiedEndpoint, Headers]:
         """Return the endpoint whose placeholder is in the headers, and the headers with the endpoint's key in its
@@ -258,9 +253,8 @@ class Proxy:
         given = [value.rpartition(" ")[2] for name, value in headers if name.lower() in _CREDENTIALS]
         stand_in = next((word for word in given if word in self._endpoints), None)
         if stand_in is None:
-            raise RequestRefused(
-                401, "a request to this address needs the key from the program's environment"
-            )
+            why = "a request to this address needs the key from the program's environment"
+            raise RequestRefused(401, why)
         endpoint, exchanged = self._endpoints[stand_in], []
         for name, value in headers:
             scheme, space, word = value.rpartition(" ")
@@ -296,10 +290,8 @@ class Proxy:
                     return await asyncio.open_connection(host, port, limit=_PIECE, ssl=encryption)
                 return await _connect_through(upstream, host, port, encryption)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
-            status = 504 if isinstance(error, TimeoutError) else 502
-            raise RequestRefused(
-                status, f"{host}:{port} cannot be reached: {error or 'no answer'}"
-            ) from error
+            why = f"{host}:{port} cannot be reached: {error or 'no answer'}"
+            raise RequestRefused(504 if isinstance(error, TimeoutError) else 502, why) from error
 
 
 async def _connect_through(
@@ -307,7 +299,7 @@ async def _connect_through(
 ) -> Connection:
     reader, writer = await asyncio.open_connection(upstream.hostname, upstream.port or 80, limit=_PIECE)
     try:
-        authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        authority = _join(host, port)
         lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}", *_sign_in(upstream), "", ""]
         writer.write("\r\n".join(lines).encode("latin-1"))
         reply = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()[0]
@@ -392,9 +384,8 @@ async def _receive(incoming: asyncio.StreamReader, writer: asyncio.StreamWriter)
         try:
             first, *lines = (await incoming.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
         except (OSError, EOFError, asyncio.LimitOverrunError) as error:
-            raise RequestRefused(
-                502, "the server closed the connection, or its answer is malformed"
-            ) from error
+            why = "the server closed the connection, or its answer is malformed"
+            raise RequestRefused(502, why) from error
         is_last = re.match(rb"HTTP/1\.[01] 1", first) is None
         dropped = (b"connection", b"keep-alive")
         kept = [line for line in lines if line.partition(b":")[0].lower() not in dropped]
@@ -406,12 +397,9 @@ async def _refuse(
     refusal: RequestRefused, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     body = f"rolecall: {refusal}\n".encode()
-    head = [
-        f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}",
-        "Content-Type: text/plain; charset=utf-8",
-    ]
-    head += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
-    writer.write("\r\n".join(head).encode() + body)
+    lines = [f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}", f"Content-Length: {len(body)}"]
+    lines += ["Content-Type: text/plain; charset=utf-8", "Connection: close", "", ""]
+    writer.write("\r\n".join(lines).encode() + body)
     async with asyncio.timeout(_LINGER):
         await writer.drain()
         writer.write_eof()
@@ -419,15 +407,13 @@ async def _refuse(
             pass
 
 
-def _check_path(target: str, base: str) -> None:
-    path = unquote(target.partition("?")[0]).replace("\\", "/")
-    if not f"{path}/".startswith(f"{base}/") or not {".", ".."}.isdisjoint(path.split("/")):
-        raise RequestRefused(404, f"this address only serves paths below {base or '/'}")
-
-
 def _split(address: str) -> tuple[str, int]:
     host, port = split_address(address)
     return host.lower(), port
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _sign_in(upstream: SplitResult) -> list[str]:

@@ -87,7 +87,8 @@ def _find_moment(text: str, now: datetime, zone: tzinfo | None) -> datetime | No
         return now + timedelta(seconds=min(float(found["count"]), 10**9))
     if found := _last(_DURATION, text):
         pieces = re.findall(_PIECE, found["all"].lower())
-        seconds = sum(float(count) * _unit(unit) for count, unit in pieces)
+        names = [("ms" if unit.startswith(("ms", "milli")) else unit[0]) for _, unit in pieces]
+        seconds = sum(float(count) * _UNITS[name] for (count, _), name in zip(pieces, names, strict=True))
         return now + timedelta(seconds=min(seconds, 10**9))
     try:
         if found := _last(_ISO, text):
@@ -106,10 +107,6 @@ def _find_moment(text: str, now: datetime, zone: tzinfo | None) -> datetime | No
     except (ValueError, OverflowError):  # such as 25:00
         pass
     return None
-
-
-def _unit(word: str) -> float:
-    return _UNITS["ms"] if word.startswith(("ms", "milli")) else _UNITS[word[0]]
 
 
 def _next_time(found: re.Match[str], now: datetime, zone: tzinfo | None) -> datetime:

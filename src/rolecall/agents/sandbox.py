@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -24,6 +25,7 @@ from rolecall.agents.presence import find_interpreters
 from rolecall.errors import Hint, UsageError
 from rolecall.settings import capabilities
 from rolecall.settings.mask import is_secret_name
+from rolecall.store import atomic
 from rolecall.workflow.model import Sandbox
 
 SECRET_PLACES = (
@@ -46,19 +48,8 @@ and Docker."""
 NAME_SERVERS = "/etc/resolv.conf"
 """The file with the name servers, often a link into /run."""
 SYSTEM = (
-    "/bin",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/nix",
-    "/opt",
-    "/proc",
-    "/sbin",
-    "/sys",
-    "/usr",
-)
+    "/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/nix", "/opt", "/proc", "/sbin", "/sys", "/usr",
+)  # fmt: skip
 """The folders that programs need in order to run, readable even if a role lists what it can read."""
 BASIC_VARIABLES = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TERM", "COLORTERM", "NO_COLOR", "PWD",
@@ -215,11 +206,10 @@ class Policy:
         """Return the environment for the program, including its own temporary folder."""
 
         def passes(name: str) -> bool:
-            if _matches(name, self.needed_env):
+            wanted = self.needed_env if self.env is None else (*self.needed_env, *BASIC_VARIABLES, *self.env)
+            if any(fnmatchcase(name, pattern) for pattern in wanted):
                 return True
-            if self.env is not None:
-                return _matches(name, (*BASIC_VARIABLES, *self.env))
-            return not is_secret_name(name) and name not in SOCKET_VARIABLES
+            return self.env is None and not is_secret_name(name) and name not in SOCKET_VARIABLES
 
         return {**{name: env[name] for name in env if passes(name)}, "TMPDIR": str(tmp), **self.variables}
 
@@ -249,12 +239,12 @@ class Policy:
         has_network = self.network == "all"
         words = ["--report", str(report), "--folder", str(cwd), "--tmp", os.path.realpath(_TMP)]
         words += [word for path, kind in places.items() for word in (f"--{kind}", path)]
-        if self.read is not None:
-            words += _flag("read", (*SYSTEM, *self.read, where, *writable))
-        if self.execute is not None:
-            words += _flag("execute", _with_interpreters([*argv[:1], *self.execute], env, cwd))
-        for name, amount in (("memory", self.memory), ("processes", self.processes)):
-            words += [f"--{name}", str(amount)] if amount is not None else []
+        readable = () if self.read is None else (*SYSTEM, *self.read, where, *writable)
+        execute = [] if self.execute is None else _with_interpreters([*argv[:1], *self.execute], env, cwd)
+        for name, values in (
+            ("read", readable), ("execute", execute), ("memory", [self.memory]), ("processes", [self.processes])
+        ):  # fmt: skip
+            words += [word for value in values if value is not None for word in (f"--{name}", str(value))]
         words += ["--best-effort"] if self.best_effort else []
         words += [] if has_network else ["--no-network"]
         words += [] if self.layers.landlock else ["--no-landlock"]
@@ -284,7 +274,8 @@ _START = "import sys; sys.path.insert(0, {!r}); import sandbox_exec as s; s.star
 _LAUNCHER = (os.path.realpath(sys.executable), "-I", "-S", "-c", _START.format(os.path.dirname(__file__)))
 """The command that starts the launcher. The launcher is imported instead of run as a script, because Python caches only
 the compiled code of modules."""
-_OWN = (os.path.realpath(sys.base_prefix), os.path.realpath(os.path.dirname(__file__)))
+_OWN = tuple(os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, os.path.dirname(__file__)))
+"""The places that Rolecall's own programs need, even in another user's home."""
 _TMP = "/tmp"  # noqa: S108 -- it is covered, not used
 _BUBBLEWRAP = (
     # bubblewrap has to run until the program has ended, even if the whole group gets a signal.
@@ -292,12 +283,6 @@ _BUBBLEWRAP = (
     "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", _TMP,
     "--unshare-user", "--unshare-pid", "--unshare-ipc", "--as-pid-1", "--die-with-parent", "--cap-drop", "ALL",
 )  # fmt: skip
-
-
-_OUR_PYTHON = tuple(
-    os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, os.path.dirname(__file__))
-)
-"""The places that Rolecall's own programs need, even in another user's home."""
 
 
 def plan(
@@ -332,12 +317,15 @@ def plan(
             "a sandbox cannot leave / writable",
             hint="Work in another folder, or name the folders to `write`; `sandbox: off` goes without one.",
         )
-    protect = [path for path in _find_protected(folder, git) if path not in write]
+    protected = PROTECTED if os.path.isdir(os.path.join(folder, ".git")) else (".git", ".nexus")
+    places = [os.path.join(folder, name) for name in protected]
+    for own in git[:1]:
+        places += [os.path.join(own, name) for name in ("commondir", "config.worktree", "gitdir")]
     others = [path for path in (*glob.glob("/home/*"), "/root") if not _is_in_any(home, [path])]
     hide = [os.path.join(home, name) for name in SECRET_PLACES]
     hide += [*others, *SYSTEM_SECRETS, "/run", *(() if may_start_threads else private)]
     hidden = _resolve(hide)
-    needed = (*_OUR_PYTHON, os.path.realpath(NAME_SERVERS))
+    needed = (*_OWN, os.path.realpath(NAME_SERVERS))
     read = None if sandbox.read is None else _expand(sandbox.read, folder, home)
     # A hidden place that the role names explicitly is shown, unless a link in the work folder leads to it.
     shown = [
@@ -348,7 +336,7 @@ def plan(
     ]
     return Policy(
         write=_merge(write, _resolve(private) if may_start_threads else ()),
-        protect=tuple(protect),
+        protect=tuple(path for path in _resolve((*places, sys.prefix)) if path not in write),
         hide=hidden,
         keep=(*KEPT_OF_RUN, *(path for path in needed if _is_in_any(path, hidden)), *shown),
         read=None if read is None else tuple(path for path in _resolve(read) if not _is_in_any(path, hidden)),
@@ -398,12 +386,10 @@ def find_layers(cache: str | None = None, *, again: bool = False) -> Layers:
     stamp = f"{boot} {os.getuid()} {sys.executable}"
     remembered = Path(cache, "sandbox") if cache else None
     if remembered is not None and not again:
-        try:
+        with suppress(OSError, ValueError):
             known, landlock, namespaces, pids = remembered.read_text(encoding="utf-8").splitlines()
             if known == stamp:
                 return Layers(int(landlock), namespaces, pids == "True")  # type: ignore[arg-type]
-        except (OSError, ValueError):
-            pass
     try:
         found = _try_layers(Layers(namespaces="own", has_pids=True))
         if not found.namespaces and shutil.which("bwrap"):
@@ -412,13 +398,9 @@ def find_layers(cache: str | None = None, *, again: bool = False) -> Layers:
     except (OSError, subprocess.TimeoutExpired):  # a machine under load might be able to later
         return Layers()
     if remembered is not None:
-        try:
+        with suppress(OSError):
             remembered.parent.mkdir(exist_ok=True)  # creates only the cache folder, not Rolecall's home
-            beside = remembered.with_name(f"sandbox.{os.getpid()}")
-            beside.write_text("\n".join([stamp, *map(str, found)]), encoding="utf-8")
-            beside.replace(remembered)
-        except OSError:
-            pass
+            atomic.replace(str(remembered), "\n".join([stamp, *map(str, found)]).encode())
     return found
 
 
@@ -448,17 +430,6 @@ def _find_git_places(folder: str) -> tuple[str, ...]:
     if back != os.path.join(folder, ".git") or name != "worktrees":
         return ()
     return (own, *(os.path.join(shared, name) for name in ("objects", "refs", "logs")))
-
-
-def _find_protected(folder: str, git: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the places that stay read-only inside writable ones, including the Python environment that runs
-    Rolecall."""
-    names = PROTECTED if os.path.isdir(os.path.join(folder, ".git")) else (".git", ".nexus")
-    places = [os.path.join(folder, name) for name in names]
-    places += [
-        os.path.join(path, name) for path in git[:1] for name in ("commondir", "config.worktree", "gitdir")
-    ]
-    return _resolve((*places, sys.prefix))
 
 
 def _find_writable(paths: Iterable[str], folder: str, home: str) -> tuple[str, ...]:
@@ -533,13 +504,5 @@ def _merge(*parts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for part in parts for path in part))
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def _is_in_any(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
-
-
-def _flag(name: str, values: Iterable[str]) -> list[str]:
-    return [word for value in values for word in (f"--{name}", value)]

@@ -123,14 +123,8 @@ class Arguments:
 
     def __init__(self, words: list[str]) -> None:
         self.all = words
-        self.lists: dict[str, list[str]] = {
-            "hide": [],
-            "keep": [],
-            "write": [],
-            "protect": [],
-            "read": [],
-            "execute": [],
-        }
+        kinds = ("hide", "keep", "write", "protect", "read", "execute")
+        self.lists: dict[str, list[str]] = {kind: [] for kind in kinds}
         self.flags: set[str] = set()
         self.numbers: dict[str, int] = {}
         self.folder = self.tmp = "/"
@@ -158,9 +152,8 @@ class Arguments:
 
 # -- namespaces --
 
-CLONE_TREE = (
-    1 | 0o2000000 | 0x8000 | 0x1000
-)  # OPEN_TREE_CLONE, close on exec, with the mounts below, of a descriptor
+# OPEN_TREE_CLONE, close on exec, with the mounts below, of a descriptor
+CLONE_TREE = 1 | 0o2000000 | 0x8000 | 0x1000
 EMPTY_PATH, RECURSIVE = 0x1000, 0x8000
 FOLDER, LINK = 0o040000, 0o120000
 READ_ONLY, NO_DEVICES = 1, 4
@@ -176,11 +169,8 @@ def enter_namespaces(words: Arguments) -> None:
     # file fails in that case.
     posix.close(posix.open("/proc/self/uid_map", posix.O_WRONLY))
     check(c("unshare", flags), "namespaces")
-    for name, line in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{user} {user} 1"),
-        ("gid_map", f"{group} {group} 1"),
-    ):
+    lines = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
+    for name, line in lines.items():
         with open(f"/proc/self/{name}", "w") as file:
             file.write(line)
 
@@ -374,12 +364,6 @@ OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL
 """The rights that a rule for a single file can grant."""
 
 
-def landlock_version(words: Arguments) -> int:
-    if "no-landlock" in words.flags:
-        return 0
-    return max(c("syscall", 444, None, 0, 1), 0)
-
-
 def restrict(words: Arguments, version: int, *, has_mounts: bool, has_network: bool) -> None:
     """Restrict this process and its future children with Landlock."""
     known = (1 << 13) - 1  # version 1
@@ -499,7 +483,7 @@ def prepare(words: Arguments) -> "NoReturn":
     limit(words, report, problems)
     posix.chdir(words.folder)  # again, because another file system could be mounted there now
     drop_privileges()
-    version = landlock_version(words)
+    version = 0 if "no-landlock" in words.flags else max(c("syscall", 444, None, 0, 1), 0)
     if not has_mounts:
         inside = [path for path in words.lists["hide"] if is_in_any(path, words.lists["write"])]
         problems += [f"{path!r} cannot be hidden in a folder that can be written to" for path in inside]
@@ -518,7 +502,7 @@ def prepare(words: Arguments) -> "NoReturn":
     elif words.lists["read"] or words.lists["execute"]:
         problems.append("only Landlock can restrict what is read or executed, and the kernel has none")
     refused = problems and "best-effort" not in words.flags
-    listener = listen(words)
+    listener = socket.create_server(("127.0.0.1", words.forward[0])) if words.forward else None
     if outer is not None:
         # A program that traced this process could make it leave the group.
         c("prctl", 4, 0, 0, 0, 0)
@@ -539,8 +523,8 @@ def prepare(words: Arguments) -> "NoReturn":
         posix._exit(127 if error.errno == 2 else 126)
     ignore_signals()
     posix.close(0)
-    if listener is not None:
-        forward(*listener)
+    if words.forward and listener:
+        forward(listener, words.forward[1])
     reap(program, outer)
 
 
@@ -557,9 +541,8 @@ def limit(words: Arguments, report: list[str], problems: list[str]) -> None:
 
 
 def tell(words: Arguments, lines: list[str]) -> None:
-    posix.write(
-        words.numbers["report"], "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
-    )
+    report = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+    posix.write(words.numbers["report"], report)
     posix.close(words.numbers["report"])
 
 
@@ -624,13 +607,6 @@ def reap(program: int, outer: int | None) -> "NoReturn":
                 posix.close(number)
             _signal.signal(_signal.SIGALRM, lambda *_, code=code: posix._exit(code))
             _signal.setitimer(_signal.ITIMER_REAL, LINGER)
-
-
-def listen(words: Arguments) -> "tuple[Any, str] | None":
-    if words.forward is None:
-        return None
-    port, path = words.forward
-    return socket.create_server(("127.0.0.1", port)), path
 
 
 def forward(listener: "Any", path: str) -> None:

@@ -12,12 +12,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple
 
-from rolecall.agents import ADAPTERS, PROGRAMS, process
+from rolecall import agents
+from rolecall.agents import PROGRAMS, process
 from rolecall.agents.acp_presets import PRESETS
 from rolecall.agents.identity import QUIET, version_in
 from rolecall.agents.presence import adapter_of, check_present, env_of, find_program, locate, program_of
@@ -186,13 +186,12 @@ def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], 
 
 def known_agents() -> list[Cast]:
     """Return the agents that have an adapter of their own, without options."""
-    return [Cast(name, import_module(ADAPTERS[name]).default) for name in (*PROGRAMS, "builtin")]
+    return [Cast(name, agents.make(name, {})) for name in (*PROGRAMS, "builtin")]
 
 
 def preset_agents() -> list[Cast]:
     """Return the agents that have a preset for the Agent Client Protocol."""
-    acp = import_module(ADAPTERS["acp"]).acp
-    return [Cast(f"acp:{name}", acp(name)) for name in PRESETS]
+    return [Cast(f"acp:{name}", agents.acp(name)) for name in PRESETS]
 
 
 def absence(agent: object, env: Mapping[str, str], folder: Path | None = None) -> Trouble | None:
@@ -289,8 +288,7 @@ def _find_program(agent: object) -> Program | None:
         return agent
     name = str(getattr(agent, "name", "")) if adapter_of(agent) == "acp" else ""
     name = _SIGN_IN_OF.get(name, name.removeprefix("acp:"))
-    found: Program | None = import_module(ADAPTERS[name]).default if name in PROGRAMS else None
-    return found
+    return agents.make(name, {}) if name in PROGRAMS else None
 
 
 def _find_sign_in(agent: object, env: Mapping[str, str]) -> SignIn | None:

@@ -81,8 +81,16 @@ class Acp:
         capabilities.check_supported(self.name, context.capabilities, self.deniable, by_kernel=by_kernel)
         if context.cancel.is_set():
             raise AgentError(f"{self.name} was cancelled before it started", ending="interrupted")
-        link = await self._links.take(self._start(context), context.session)
-        reader = self.reader(context)
+        env = {**context.env, **self.env}
+        denies, is_confined = self._preset.denies, context.is_confined
+        tools = capabilities.denied_tools(denies, context.capabilities, sandboxed=is_confined)
+        wish = Wish(tools, self.model, self._servers(context), env, context.workdir, is_confined)
+        launch = self._preset.launch(wish)
+        env |= launch.env
+        own = (*self.env, *launch.env)
+        start = AgentStart(self.argv, launch, context.workdir, env, context.sandbox, self._label, own)
+        link = await self._links.take(start, context.session)
+        reader = AcpReader(context, self._preset, {server.name for server in self.mcp})
         is_kept = False
         try:
             # The process is reported for every call, because an earlier step might have started the process that this
@@ -98,19 +106,6 @@ class Acp:
     async def aclose(self) -> None:
         """End the processes kept for the next call."""
         await self._links.aclose()
-
-    def reader(self, context: Context) -> AcpReader:
-        return AcpReader(context, self._preset, {server.name for server in self.mcp})
-
-    def _start(self, context: Context) -> AgentStart:
-        env = {**context.env, **self.env}
-        denies, is_confined = self._preset.denies, context.is_confined
-        tools = capabilities.denied_tools(denies, context.capabilities, sandboxed=is_confined)
-        wish = Wish(tools, self.model, self._servers(context), env, context.workdir, is_confined)
-        launch = self._preset.launch(wish)
-        env |= launch.env
-        own = (*self.env, *launch.env)
-        return AgentStart(self.argv, launch, context.workdir, env, context.sandbox, self._label, own)
 
     async def _ask(self, link: AcpLink, reader: AcpReader, prompt: str) -> Reply:
         """Send the prompt. Wait for an answer, a failed link, a cancellation or the timeout, whichever comes first."""
@@ -172,4 +167,3 @@ def acp(command: str | Sequence[str], **options: Any) -> Acp:
 
 
 from_argument = acp
-default = acp("codex-acp")

@@ -10,22 +10,24 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import urlsplit
 
 from rolecall.agents.model_options import ModelOptions
 from rolecall.agents.process import MORE_TIME
 from rolecall.agents.protocol import Context, Reply
 from rolecall.errors import AgentError, UsageError
 from rolecall.settings import capabilities
+from rolecall.settings.models import Endpoint
 from rolecall.settings.settings import PROTOCOLS
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
     import rolecall.agents.modelclient as modelclient
     import rolecall.agents.modelloop as modelloop
+    import rolecall.settings.model_request as model_request
 else:  # the model libraries take most of a second to import
     modelclient = Module("rolecall.agents.modelclient")
     modelloop = Module("rolecall.agents.modelloop")
+    model_request = Module("rolecall.settings.model_request")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +45,26 @@ class Builtin(ModelOptions):
     """The model with its open connections, and the event loop to which they belong."""
 
     async def __call__(self, prompt: str, context: Context) -> Reply:
-        self._check()
+        if self.protocol not in PROTOCOLS:
+            raise UsageError(
+                f"the protocol of an endpoint is {' or '.join(PROTOCOLS)}, not {self.protocol!r}"
+            )
+        if not self.model or not self.base_url:
+            raise UsageError(
+                "the agent 'builtin' has no model to ask",
+                hint="Name one, `builtin:PROVIDER/MODEL` or `builtin:ALIAS`, or set `defaultModel`.",
+            )
+        endpoint = Endpoint(self.base_url, self.model, self.api_key)
+        model_request.check_endpoint(endpoint, f"the model {self.model!r}")
         if context.cancel.is_set():
             raise AgentError("the agent was cancelled before it started", ending="interrupted")
         try:
-            run = modelloop.ModelRun(context, await self._connect(), self)
+            loop = asyncio.get_running_loop()
+            if "opened" not in self._kept or self._kept["loop"] is not loop:
+                # A generator holds the connections, because an event loop closes unfinished generators when it ends.
+                opened = modelclient.connect(self)
+                self._kept.update(opened=opened, loop=loop, model=await anext(opened))
+            run = modelloop.ModelRun(context, self._kept["model"], self)
         except ImportError as error:
             raise AgentError(
                 f"the agent 'builtin' needs the extra `llm`, which is not installed: {error}",
@@ -77,32 +94,5 @@ class Builtin(ModelOptions):
         if opened := self._kept.pop("opened", None):
             await opened.aclose()
 
-    async def _connect(self) -> Any:
-        """Return the model. Its connections stay open between calls in the same event loop."""
-        loop = asyncio.get_running_loop()
-        if "opened" not in self._kept or self._kept["loop"] is not loop:
-            # A generator holds the connections, because an event loop closes unfinished generators when it ends.
-            opened = modelclient.connect(self)
-            self._kept.update(opened=opened, loop=loop, model=await anext(opened))
-        return self._kept["model"]
-
-    def _check(self) -> None:
-        if self.protocol not in PROTOCOLS:
-            raise UsageError(
-                f"the protocol of an endpoint is {' or '.join(PROTOCOLS)}, not {self.protocol!r}"
-            )
-        if not self.model or not self.base_url:
-            raise UsageError(
-                "the agent 'builtin' has no model to ask",
-                hint="Name one, `builtin:PROVIDER/MODEL` or `builtin:ALIAS`, or set `defaultModel`.",
-            )
-        url = urlsplit(self.base_url)
-        if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
-            raise UsageError(
-                "the base URL of a model's endpoint has the form https://host/path",
-                hint="Set the base URL in the configuration, without the key, which has a setting of its own.",
-            )
-
 
 builtin = Builtin
-default = builtin()

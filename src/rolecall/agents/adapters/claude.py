@@ -229,4 +229,3 @@ class Claude(Program):
 
 
 claude = Claude
-default = claude()

@@ -108,20 +108,15 @@ class CodexReader(Reader):
     error."""
 
     no_session = ("no rollout found",)
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.is_typed = False
-        self._total: Usage | None = None
-        self._failure = ""
-        self._complaint = ""
+    is_typed = False
+    _total: Usage | None = None
+    _failure = ""
+    _complaint = ""
 
     def event(self, event: Json) -> None:
         kind = event.get("type")
         if kind == "thread.started":
             self.transcript.in_session(event.text("thread_id"))
-        elif kind in ("item.started", "item.updated", "item.completed"):
-            self._read_item(event.part("item"), is_done=kind == "item.completed")
         elif kind == "turn.completed":
             usage = event.part("usage")
             self._total = Usage(
@@ -134,8 +129,10 @@ class CodexReader(Reader):
             self._failure = event.part("error").text("message") or "the turn failed"
         elif kind == "error":  # most are retries; turn.failed repeats the error that ends a turn
             self._complaint = event.text("message")
+        if kind not in ("item.started", "item.updated", "item.completed"):
+            return
 
-    def _read_item(self, item: Json, *, is_done: bool) -> None:
+        item, is_done = event.part("item"), kind == "item.completed"
         kind, ident = item.text("type"), item.text("id")
         if kind == "agent_message" and is_done:
             self.transcript.says(item.text("text"))
@@ -245,4 +242,3 @@ class Codex(Program):
 
 
 codex = Codex
-default = codex()

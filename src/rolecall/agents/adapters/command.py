@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rolecall.agents.process import Exit
 from rolecall.agents.process import run as run_process
@@ -20,7 +20,6 @@ from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:  # most roles have no sandbox
     import rolecall.agents.needs as needs
-    from rolecall.agents.sandbox import Policy
 else:
     needs = Module("rolecall.agents.needs")
 
@@ -50,25 +49,33 @@ class Command:
         return self.argv[0]
 
     async def __call__(self, prompt: str, context: Context) -> Reply:
-        ended = await self.run(self.argv, prompt, context, on_text=LiveText(context.emit))
+        ended = await self.complete(self.argv, prompt, context, on_text=LiveText(context.emit))
         return Reply(ended.stdout)
 
-    async def run(
-        self, argv: Sequence[str], prompt: str, context: Context, on_text: LiveText | None = None
-    ) -> Exit:
-        """Run the command in the work folder. Raise AgentError unless the command exits with status 0."""
-        env = {**context.env, **self.env}
-        ended = await run_process(
+    async def run(self, argv: Sequence[str], context: Context, **more: Any) -> Exit:
+        """Run a command in the work folder. `more` are further arguments of `process.run`."""
+        env, policy = {**context.env, **self.env}, context.sandbox
+        if policy is not None:
+            policy = needs.confine(
+                policy, "", argv[0],
+                env=env, folder=context.workdir, own=self.env, write=self.find_state(env),
+            )  # fmt: skip
+        return await run_process(
             argv,
             cwd=context.workdir,
             env=env,
-            prompt=prompt,
             timeout=self.timeout,
             cancel=context.cancel,
             on_start=lambda child: context.emit("process", child._asdict()),
-            on_text=on_text,
-            sandbox=self.confine(argv, context, env),
+            sandbox=policy,
+            **more,
         )
+
+    async def complete(
+        self, argv: Sequence[str], prompt: str, context: Context, on_text: LiveText | None = None
+    ) -> Exit:
+        """Run a command with a prompt. Raise AgentError unless the command exits with status 0."""
+        ended = await self.run(argv, context, prompt=prompt, on_text=on_text)
         if ended.code == _LIMITED:
             raise AgentError(ended.reason, ending="api_failure", text=ended.stdout)
         if ended.ending == "failed" and not ended.stderr.strip() and (said := ended.stdout.strip()):
@@ -77,15 +84,6 @@ class Command:
         if ended.ending != "completed":
             raise ended.error()
         return ended
-
-    def confine(self, argv: Sequence[str], context: Context, env: Mapping[str, str]) -> Policy | None:
-        """Return the sandbox policy for a call, or None."""
-        if context.sandbox is None:
-            return None
-        return needs.confine(
-            context.sandbox, "", argv[0],
-            env=env, folder=context.workdir, own=self.env, write=self.find_state(env),
-        )  # fmt: skip
 
     def find_state(self, env: Mapping[str, str]) -> list[str]:  # noqa: ARG002 -- for subclasses
         """Return the places that the program can write to in every role."""

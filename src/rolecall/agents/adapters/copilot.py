@@ -48,12 +48,9 @@ class CopilotReader(Reader):
     names the tool call that started the subagent."""
 
     no_session = ("No session, task, or name matched",)
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._result: Json | None = None
-        self._error: Json | None = None
-        self._is_aborted = False
+    _result: Json | None = None
+    _error: Json | None = None
+    _is_aborted = False
 
     def event(self, event: Json) -> None:
         kind, data = event.get("type"), event.part("data")
@@ -140,11 +137,8 @@ class Copilot(Program):
             path = write_file(folder, "mcp.json", mcp_config(self.mcp, tools=["*"]))
             argv += ["--additional-mcp-config", f"@{path}"]
         env = {**context.env, **self.env}
-        cache = os.path.join(
-            env.get("XDG_CACHE_HOME") or os.path.join(env.get("HOME", ""), ".cache"), "copilot"
-        )
-        own = {**self.env}
-        if context.is_confined and not os.path.isdir(cache):
+        own, cache = {**self.env}, env.get("XDG_CACHE_HOME") or os.path.join(env.get("HOME", ""), ".cache")
+        if context.is_confined and not os.path.isdir(os.path.join(cache, "copilot")):
             # Copilot unpacks its code into this cache and runs the code later, so a program in a sandbox must not write
             # to it.
             own["COPILOT_CACHE_HOME"] = str(folder)
@@ -152,4 +146,3 @@ class Copilot(Program):
 
 
 copilot = Copilot
-default = copilot()

@@ -28,10 +28,8 @@ class CursorReader(Reader):
     """A reader of Cursor's events: system/init, user, assistant (a whole message), tool_call started and completed,
     result."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._result: Json | None = None
-        self._turns = 0
+    _result: Json | None = None
+    _turns = 0
 
     def event(self, event: Json) -> None:
         kind = event.get("type")
@@ -39,14 +37,13 @@ class CursorReader(Reader):
         if kind == "assistant":
             self._turns += 1
             self.transcript.says(event.part("message").text("content"))
-        elif kind == "tool_call":
-            self._read_call(event)
         elif kind == "result":
             self._result = event
             self.transcript.uses(self.usage() or Usage())
+        if kind != "tool_call":
+            return
 
-    def _read_call(self, event: Json) -> None:
-        """Read a call in the form `{"readToolCall": {…}}` or `{"function": {"name": …}}`."""
+        # A call has the form `{"readToolCall": {…}}` or `{"function": {"name": …}}`.
         ident, calls = event.text("call_id"), event.part("tool_call")
         key = next(iter(calls), "")
         call = calls.part(key)
@@ -95,9 +92,7 @@ class Cursor(Program):
         "--print", "--output-format", "--trust", "--force", "--approve-mcps", "--mode", "--resume", "--model",
     )  # fmt: skip
     deniable = frozenset(DENIES)
-    signed_in = (
-        "CURSOR_API_KEY", "~/.config/cursor/auth.json", "~/.cursor/cli-config.json?",
-    )  # fmt: skip
+    signed_in = ("CURSOR_API_KEY", "~/.config/cursor/auth.json", "~/.cursor/cli-config.json?")
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:  # noqa: ARG002 -- no file is needed
         argv = [self.command, "--print", "--output-format", "stream-json", "--trust"]
@@ -110,4 +105,3 @@ class Cursor(Program):
 
 
 cursor = Cursor
-default = cursor()

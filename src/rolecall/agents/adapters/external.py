@@ -46,7 +46,7 @@ class External(Command):
                     f"the instruction of {context.role} is too long for an argument of {self.program!r}",
                     hint=f"Name the agent `external:{self.program}`, which reads the prompt from standard input.",
                 )
-        ended = await self.run((*self.argv, *words), prompt, context)
+        ended = await self.complete((*self.argv, *words), prompt, context)
         last = (ended.stdout.strip().splitlines() or [""])[-1].strip()
         record = parse_object(last)
         step = last if record is None else record.get("stepHash")

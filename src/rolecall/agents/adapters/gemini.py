@@ -49,14 +49,10 @@ class GeminiReader(Reader):
     (the last event)."""
 
     no_session = ("Error resuming session",)
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._result: Json | None = None
-        self._warning = ""
-        self._is_speaking = False
-        self._is_turn = False
-        self._turns = 0
+    _result: Json | None = None
+    _warning = ""
+    _is_speaking = _is_turn = False
+    _turns = 0
 
     def event(self, event: Json) -> None:
         kind, ident = event.get("type"), event.text("tool_id")
@@ -149,4 +145,3 @@ class Gemini(Program):
 
 
 gemini = Gemini
-default = gemini()

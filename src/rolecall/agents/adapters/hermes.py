@@ -117,4 +117,3 @@ class Hermes(Program):
 
 
 hermes = Hermes
-default = hermes()

@@ -83,14 +83,9 @@ class OpenCodeReader(Reader):
     names the session."""
 
     no_session = ("Session not found",)
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._message = ""
-        self._reason = ""
-        self._used: Usage | None = None
-        self._error: Json | None = None
-        self._rejected = ""
+    _message = _reason = _rejected = ""
+    _used: Usage | None = None
+    _error: Json | None = None
 
     def event(self, event: Json) -> None:
         kind, part = event.get("type"), event.part("part")
@@ -103,7 +98,16 @@ class OpenCodeReader(Reader):
             self.transcript.says(part.text("text"), is_continued=is_same)
             self._message = message
         elif kind == "tool_use":
-            self._read_call(part)
+            ident, name, state = part.text("callID"), part.text("tool"), part.part("state")
+            arguments, error = state.part("input"), state.text("error")
+            self.transcript.calls(ident, name, arguments)
+            self.transcript.returns(ident, state.get("output") or error)
+            if _REJECTED in error:
+                self._rejected = name
+                self.transcript.asks(name, is_allowed=False, reason=error)
+            if name in _EDITING and state.get("status") == "completed":
+                for file in (arguments, *state.part("metadata").parts("files")):
+                    self.transcript.touches(file.text("filePath"))
         elif kind == "step_finish":
             tokens, cache = part.part("tokens"), part.part("tokens").part("cache")
             self._reason = part.text("reason")
@@ -119,18 +123,6 @@ class OpenCodeReader(Reader):
                 self.transcript.uses(self._used)
         elif kind == "error":
             self._error = event.part("error")
-
-    def _read_call(self, part: Json) -> None:
-        ident, name, state = part.text("callID"), part.text("tool"), part.part("state")
-        arguments, error = state.part("input"), state.text("error")
-        self.transcript.calls(ident, name, arguments)
-        self.transcript.returns(ident, state.get("output") or error)
-        if _REJECTED in error:
-            self._rejected = name
-            self.transcript.asks(name, is_allowed=False, reason=error)
-        if name in _EDITING and state.get("status") == "completed":
-            for file in (arguments, *state.part("metadata").parts("files")):
-                self.transcript.touches(file.text("filePath"))
 
     def usage(self) -> Usage | None:
         return self._used
@@ -153,9 +145,7 @@ class OpenCode(Program):
     reads = OpenCodeReader
     install = "npm install -g opencode-ai"
     help_arguments = ("run", "--help")
-    needed_flags = (
-        "--format", "--auto", "--dir", "--session", "--fork", "--agent", "--model",
-    )  # fmt: skip
+    needed_flags = ("--format", "--auto", "--dir", "--session", "--fork", "--agent", "--model")
     can_fork = True
     deniable = frozenset(DENIES)
     signed_in = (
@@ -181,4 +171,3 @@ class OpenCode(Program):
 
 
 opencode = OpenCode
-default = opencode()

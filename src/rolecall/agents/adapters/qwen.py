@@ -96,4 +96,3 @@ class Qwen(Program):
 
 
 qwen = Qwen
-default = qwen()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rolecall.agents.adapters.command import Command, words_of
-from rolecall.agents.process import run as run_process
 from rolecall.agents.protocol import Context, Reply
 from rolecall.agents.transcript import LiveText
 from rolecall.errors import RolecallError
@@ -45,18 +44,7 @@ class CheckedCommand(Command):
 
         try:
             argv = command.expand(self.argv, latest)
-            env = {**context.env, **self.env}
-            ended = await run_process(
-                argv,
-                cwd=context.workdir,
-                env=env,
-                timeout=self.timeout,
-                cancel=context.cancel,
-                on_start=lambda child: context.emit("process", child._asdict()),
-                on_text=LiveText(context.emit),
-                max_output=_LONG,
-                sandbox=self.confine(argv, context, env),
-            )
+            ended = await self.run(argv, context, on_text=LiveText(context.emit), max_output=_LONG)
             if ended.ending not in ("completed", "failed", "killed"):
                 raise ended.error()
         except RolecallError as error:
