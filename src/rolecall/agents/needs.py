@@ -45,22 +45,23 @@ _KEY_NAME = re.compile(
 class State(NamedTuple):
     """The folders where a program keeps its state, and the endpoints of its model."""
 
-    home: tuple[str, ...] = ()
+    folder: tuple[str, ...]
     """The variable that names the folder with the state, its default in the user's home and, if it is not the folder
-    itself, the folder below it. Not used if `write` is given."""
-    write: tuple[str, ...] = ()
-    """The folders. The first is the one that `home` describes."""
+    itself, the name of the folder in it."""
     held: tuple[str, ...] = ()
-    """Files and folders that can run commands later, relative to the first folder in `write`. Missing ones are created;
-    the name of a folder ends with a slash."""
+    """Files and folders that can run commands later, relative to the folder. Missing ones are created; the name of a
+    folder ends with a slash."""
     protect: tuple[str, ...] = ()
     """Further files and folders that can run commands later, and instructions for later sessions. They are protected
     only if they exist."""
+    write: tuple[str, ...] = ()
+    """Further folders, relative to the user's home."""
     read: tuple[str, ...] = ()
+    """Places outside these folders, also relative to the user's home."""
     env: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-    """The user's settings files, which can name endpoints and the variables with their keys, relative to the first
-    folder in `write`. The project's files are excluded, because an agent could have written them."""
+    """The user's settings files, which can name endpoints and the variables with their keys, relative to the
+    folder. The project's files are excluded, because an agent could have written them."""
     content: str = ""
     """The environment variable that contains further settings."""
     base_urls: tuple[str, ...] = ()
@@ -70,8 +71,7 @@ class State(NamedTuple):
     more_hosts: tuple[str, ...] = ()
     """Endpoints that are needed in addition to the named or default ones."""
     key: tuple[str, ...] = ()
-    """The variables with the address and the key of the endpoint, and the default address. Not used if `endpoints` is
-    given."""
+    """The variables with the address and the key of an endpoint like those in `endpoints`, and the default address."""
     endpoints: tuple[ProxiedEndpoint, ...] = ()
     """The endpoints for which the program gets a placeholder instead of the key. The program needs no direct access to
     them."""
@@ -139,33 +139,31 @@ def find_needs(agent: str, *, env: Mapping[str, str], folder: Path) -> Needs:
         return Needs()
     if not isinstance(state, State):
         state = state(env, os.fspath(folder))
-    if not state.write:
-        variable, default, *below = state.home
-        own = os.path.join(folder, env.get(variable) or _at_home(env, default), *below)
-        state = state._replace(write=(own,), endpoints=_find_endpoint(env, *state.key) if state.key else ())
-    held = [os.path.join(state.write[0], name) for name in state.held]
+    own = _find_folder(env, folder, *state.folder)
+    write = (own, *(_at_home(env, name) for name in state.write))
+    endpoints = _find_endpoint(env, *state.key) if state.key else state.endpoints
+    held = [os.path.join(own, name) for name in state.held]
     with suppress(OSError):  # then the program cannot create them, either
-        for place in state.write:
+        for place in write:
             os.makedirs(place, mode=0o700, exist_ok=True)
         for path in held:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             if not os.path.lexists(path):
                 with open(path, "x", encoding="utf-8") as file:
                     file.write("{}\n" if path.endswith(".json") else "")
-    files = [os.path.join(state.write[0], name) for name in state.settings]
-    texts = [*_read_all(files), env.get(state.content, "")]
+    texts = [*_read_all(os.path.join(own, name) for name in state.settings), env.get(state.content, "")]
     named = [env[name] for name in state.base_urls if env.get(name)]
     named += [address for text in texts for address in _ADDRESS.findall(text)]
     keys = [name for text in texts for pair in _KEY_NAME.findall(text) for name in pair if name]
     hosts = (*(tuple(filter(None, map(endpoint_of, named))) or state.hosts), *state.more_hosts)
-    redirected = {endpoint_of(endpoint.base_url) for endpoint in state.endpoints}
+    redirected = {endpoint_of(endpoint.base_url) for endpoint in endpoints}
     return Needs(
-        write=state.write,
-        protect=(*held, *(os.path.join(state.write[0], name) for name in state.protect)),
-        read=state.read,
+        write=write,
+        protect=(*held, *(os.path.join(own, name) for name in state.protect)),
+        read=tuple(_at_home(env, name) for name in state.read),
         env=(*state.env, *keys),
         hosts=tuple(host for host in hosts if host not in redirected),
-        endpoints=state.endpoints,
+        endpoints=endpoints,
     )
 
 
@@ -213,6 +211,10 @@ def _at_home(env: Mapping[str, str], name: str) -> str:
     return os.path.join(env.get("HOME") or os.path.expanduser("~"), name)
 
 
+def _find_folder(env: Mapping[str, str], folder: str | Path, variable: str, default: str, *below: str) -> str:
+    return os.path.join(folder, env.get(variable) or _at_home(env, default), *below)
+
+
 def _find_endpoint(
     env: Mapping[str, str], address: str, key: str, default: str = ""
 ) -> tuple[ProxiedEndpoint, ...]:
@@ -222,13 +224,13 @@ def _find_endpoint(
 
 
 def _describe_claude(env: Mapping[str, str], folder: str) -> State:
-    own = os.path.join(folder, env.get("CLAUDE_CONFIG_DIR") or _at_home(env, ".claude"))
+    place = ("CLAUDE_CONFIG_DIR", ".claude")
     cloud: tuple[str, ...] = ()
     login: tuple[str, ...] = ()
     if env.get("CLAUDE_CODE_USE_BEDROCK"):
-        cloud, login = ("AWS_*",), (_at_home(env, ".aws"),)
+        cloud, login = ("AWS_*",), (".aws",)
     elif env.get("CLAUDE_CODE_USE_VERTEX"):
-        cloud, login = ("GOOGLE_*", "CLOUD_ML_REGION", "VERTEX_*"), (_at_home(env, ".config/gcloud"),)
+        cloud, login = ("GOOGLE_*", "CLOUD_ML_REGION", "VERTEX_*"), (".config/gcloud",)
     endpoints = [
         endpoint
         for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
@@ -236,11 +238,12 @@ def _describe_claude(env: Mapping[str, str], folder: str) -> State:
     ]
     # Settings files that contain an address or a key override the environment variables.
     names = ("settings.json", "settings.local.json")
-    files = [os.path.join(place, name) for place in (own, os.path.join(folder, ".claude")) for name in names]
+    places = (_find_folder(env, folder, *place), os.path.join(folder, ".claude"))
+    files = [os.path.join(path, name) for path in places for name in names]
     if cloud or any(word in text for text in _read_all(files) for word in ("ANTHROPIC_", "apiKeyHelper")):
         endpoints = []
     return State(
-        write=(own,),
+        folder=place,
         held=("settings.json", "agents/", "commands/", "skills/", "plugins/"),
         protect=(
             "settings.local.json", "remote-settings.json", ".claude.json", "hooks", "output-styles", "workflows",
@@ -248,7 +251,7 @@ def _describe_claude(env: Mapping[str, str], folder: str) -> State:
         ),
         # This file lists tool servers, so it stays read-only. Claude Code works even if it cannot record in this file
         # which hints it has shown.
-        read=(_at_home(env, ".claude.json"), *login),
+        read=(".claude.json", *login),
         env=("ANTHROPIC_*", "CLAUDE_*", "DISABLE_*", *cloud),
         settings=("settings.json",),
         base_urls=("ANTHROPIC_BASE_URL", "ANTHROPIC_BEDROCK_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL"),
@@ -260,17 +263,20 @@ def _describe_claude(env: Mapping[str, str], folder: str) -> State:
 _CLAUDE_LOGIN = ("platform.claude.com:443", "console.anthropic.com:443")
 
 
+_CODEX = ("CODEX_HOME", ".codex")
+
+
 def _describe_codex(env: Mapping[str, str], folder: str) -> State:
-    own = os.path.join(folder, env.get("CODEX_HOME") or _at_home(env, ".codex"))
+    profiles = glob(os.path.join(_find_folder(env, folder, *_CODEX), "*.config.toml"))
     return State(
-        write=(own,),
+        folder=_CODEX,
         held=("config.toml", "hooks.json", "rules/", "plugins/", "skills/", "agents/"),
         protect=(
             "managed_config.toml", "hooks", "prompts", "packages", "bin", "AGENTS.md", "AGENTS.override.md",
-            *(os.path.basename(path) for path in glob(f"{own}/*.config.toml")),
+            *map(os.path.basename, profiles),
         ),
         env=("CODEX_*", "OPENAI_*"),
-        settings=("config.toml", *glob(f"{own}/*.config.toml")),
+        settings=("config.toml", *profiles),
         base_urls=("OPENAI_BASE_URL",),
         hosts=("api.openai.com:443", "chatgpt.com:443", "auth.openai.com:443"),
         endpoints=tuple(_find_codex_endpoint(env, folder).values()),
@@ -280,9 +286,9 @@ def _describe_codex(env: Mapping[str, str], folder: str) -> State:
 def _find_codex_endpoint(env: Mapping[str, str], folder: str) -> dict[str, ProxiedEndpoint]:
     """Return the endpoint of the configured provider under the provider's name, if its key is in an environment
     variable."""
-    own = os.path.join(folder, env.get("CODEX_HOME") or _at_home(env, ".codex"))
+    config = os.path.join(_find_folder(env, folder, *_CODEX), "config.toml")
     try:
-        settings = tomllib.loads("".join(_read_all([f"{own}/config.toml"])))
+        settings = tomllib.loads("".join(_read_all([config])))
         name = settings.get("model_provider", "openai")
         provider = settings.get("model_providers", {}).get(name, {})
         address, variable = provider.get("base_url"), provider.get("env_key")
@@ -311,16 +317,17 @@ def _redirect_codex(address: str, env: Mapping[str, str], folder: str) -> tuple[
     return words, {}
 
 
-def _describe_opencode(env: Mapping[str, str], folder: str) -> State:
-    def place(variable: str, default: str) -> str:
-        return os.path.join(env.get(variable) or _at_home(env, default), "opencode")
+_OPENCODE_CONFIG = ("XDG_CONFIG_HOME", ".config", "opencode")
 
-    data, cache = place("XDG_DATA_HOME", ".local/share"), place("XDG_CACHE_HOME", ".cache")
-    config = place("XDG_CONFIG_HOME", ".config")
+
+def _describe_opencode(env: Mapping[str, str], folder: str) -> State:
+    cache = _find_folder(env, folder, "XDG_CACHE_HOME", ".cache", "opencode")
+    config = _find_folder(env, folder, *_OPENCODE_CONFIG)
     more = [env[name] for name in ("OPENCODE_CONFIG", "OPENCODE_CONFIG_DIR") if env.get(name)]
     named = [os.path.join(config, name) for name in ("opencode.json", "opencode.jsonc")]
     return State(
-        write=(data, cache, place("XDG_STATE_HOME", ".local/state")),
+        folder=("XDG_DATA_HOME", ".local/share", "opencode"),
+        write=(cache, _find_folder(env, folder, "XDG_STATE_HOME", ".local/state", "opencode")),
         # OpenCode downloads code into these folders and runs it: language servers and plugin packages. OpenCode does
         # not start if `.gitignore` is missing and cannot be written.
         held=(
@@ -341,7 +348,7 @@ def _describe_opencode(env: Mapping[str, str], folder: str) -> State:
 def _find_opencode_endpoint(env: Mapping[str, str], folder: str) -> dict[str, ProxiedEndpoint]:
     """Return the endpoint of the configured model's provider under the provider's name, if the settings name the
     address and the variable with the key."""
-    config = os.path.join(env.get("XDG_CONFIG_HOME") or _at_home(env, ".config"), "opencode")
+    config = _find_folder(env, folder, *_OPENCODE_CONFIG)
     places = (os.path.join(config, "opencode.json"), os.path.join(folder, env.get("OPENCODE_CONFIG", "")))
     found: dict[str, ProxiedEndpoint] = {}
     for text in _read_all(places):
@@ -378,16 +385,6 @@ _PROVIDERS = {
 }
 
 
-def _describe_cursor(env: Mapping[str, str], folder: str) -> State:  # noqa: ARG001 -- as the others
-    return State(
-        write=(_at_home(env, ".cursor"), _at_home(env, ".config/cursor")),
-        held=("mcp.json", "hooks.json"),
-        protect=("cli-config.json", "rules", "commands", "skills", "agents", "plugins", "hooks"),
-        env=("CURSOR_*",),
-        hosts=("api2.cursor.sh:443", "api5.cursor.sh:443"),
-    )
-
-
 _REDIRECTS: Mapping[str, Callable[[str, Mapping[str, str], str], tuple[list[str], dict[str, str]]]] = {
     "codex": _redirect_codex,
     "codex-acp": _redirect_codex,
@@ -402,9 +399,16 @@ STATES: Mapping[str, State | Callable[[Mapping[str, str], str], State]] = {
     "codex": _describe_codex,
     "codex-acp": _describe_codex,
     "opencode": _describe_opencode,
-    "cursor": _describe_cursor,
+    "cursor": State(
+        folder=("", ".cursor"),
+        write=(".config/cursor",),
+        held=("mcp.json", "hooks.json"),
+        protect=("cli-config.json", "rules", "commands", "skills", "agents", "plugins", "hooks"),
+        env=("CURSOR_*",),
+        hosts=("api2.cursor.sh:443", "api5.cursor.sh:443"),
+    ),
     "gemini": State(
-        home=("GEMINI_CLI_HOME", "", ".gemini"),
+        folder=("GEMINI_CLI_HOME", "", ".gemini"),
         held=("settings.json", "extensions/", "policies/", "commands/", "skills/", "agents/"),
         protect=(".env", "hooks", "trustedFolders.json", "GEMINI.md"),
         env=("GEMINI_*", "GOOGLE_*"),
@@ -416,7 +420,7 @@ STATES: Mapping[str, State | Callable[[Mapping[str, str], str], State]] = {
         key=("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", "https://generativelanguage.googleapis.com"),
     ),
     "qwen": State(
-        home=("QWEN_HOME", ".qwen"),
+        folder=("QWEN_HOME", ".qwen"),
         held=("settings.json", "extensions/", "commands/", "skills/", "agents/"),
         protect=(".env", "hooks", "trustedFolders.json", "QWEN.md"),
         env=("QWEN_*", "OPENAI_*", "DASHSCOPE_*", "BAILIAN_*"),
@@ -426,7 +430,7 @@ STATES: Mapping[str, State | Callable[[Mapping[str, str], str], State]] = {
         key=("OPENAI_BASE_URL", "OPENAI_API_KEY"),
     ),
     "copilot": State(
-        home=("COPILOT_HOME", ".copilot"),
+        folder=("COPILOT_HOME", ".copilot"),
         held=("mcp-config.json", "agents/", "skills/", "hooks/", "installed-plugins/", "pkg/"),
         protect=("config.json", "settings.json", "copilot-instructions.md"),
         env=("COPILOT_*", "GH_TOKEN", "GITHUB_TOKEN"),
@@ -435,7 +439,7 @@ STATES: Mapping[str, State | Callable[[Mapping[str, str], str], State]] = {
         key=("COPILOT_PROVIDER_BASE_URL", "COPILOT_PROVIDER_API_KEY"),
     ),
     "hermes": State(
-        home=("HERMES_HOME", ".hermes"),
+        folder=("HERMES_HOME", ".hermes"),
         held=("config.yaml", "hooks/", "plugins/", "cron/", "skills/"),
         protect=(".env", "scripts", "hermes-agent", "bin", "SOUL.md"),
         env=("HERMES_*", "OPENAI_*", *_PROVIDERS),

@@ -12,7 +12,18 @@ from rolecall.agents.adapter_table import ADAPTERS, SPOKEN
 from rolecall.agents.program import McpServer
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings import form
-from rolecall.settings.form import Converted, Field, Flag, Form, ListOf, MapOf, Number, Record, Section
+from rolecall.settings.form import (
+    AnyText,
+    Converted,
+    Field,
+    Flag,
+    Form,
+    ListOf,
+    MapOf,
+    Number,
+    Record,
+    Section,
+)
 from rolecall.store.canonical import JsonObject
 
 
@@ -63,7 +74,7 @@ def read_options(adapter: str, options: JsonObject) -> JsonObject:
     forms = {}
     for name, written in known.items():
         marks = (_FORMS[mark] for mark in _FORMS if written.startswith(mark))
-        expected, parse = next(marks, (_AnyText(), str))
+        expected, parse = next(marks, (AnyText(), str))
         is_optional = "None" in written
         forms[name] = Field(_Option(expected, parse, optional=is_optional), nullable=not is_optional)
     record = Section(f"the agent {adapter!r}", forms)
@@ -91,19 +102,12 @@ class _Option(Form[Any]):
             return self.inner.read(value, at)
 
 
-class _AnyText(Form[str]):
-    """A text; a number or a flag is read as text."""
-
-    def read(self, value: Any, at: form.At) -> Any:
-        return str(value) if isinstance(value, (str, int, float)) else at.expect("text", value)
-
-
-_WORDS = _Option(ListOf(_AnyText()), lambda text: [word for word in text.split(",") if word])
+_WORDS = _Option(ListOf(AnyText()), lambda text: [word for word in text.split(",") if word])
 # Other keys, such as the `type` that most programs write, are ignored.
 _SERVER: Record[Callable[[str], McpServer]] = Record(
     lambda command, args=(), env=None, **_: lambda name: McpServer(name, command, args, env or {}),
     "a tool server",
-    {"command": Field(_AnyText(), required=True), "args": _WORDS, "env": MapOf(_AnyText())},
+    {"command": Field(AnyText(), required=True), "args": _WORDS, "env": MapOf(AnyText())},
     others=form.Anything(),
 )
 _SERVERS = MapOf(_SERVER, "a mapping such as NAME: {command, args, env}")
@@ -117,7 +121,7 @@ _FORMS: Mapping[str, tuple[Form[Any], Callable[[str], Any]]] = {
         str,
     ),
     "tuple[str": (_WORDS, str),
-    "Mapping[str, str]": (MapOf(_AnyText()), str),
+    "Mapping[str, str]": (MapOf(AnyText()), str),
 }
 """For types that begin with each of these texts, the form, and the function that parses a value from text. All other
 types are text."""

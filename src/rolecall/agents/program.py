@@ -64,6 +64,12 @@ class Json(dict[str, Any]):
         """Return the sum of some counters; a value that is not an amount counts as 0."""
         return sum(int(self.amount(key) or 0) for key in keys)
 
+    def usage(
+        self, input: Sequence[str], output: Sequence[str], cached: Sequence[str] = (), **more: Any
+    ) -> Usage:
+        """Return the usage, given the counters that add up to each number of tokens."""
+        return Usage(self.count(*input), self.count(*output), self.count(*cached), **more)
+
 
 def parse_object(text: str | bytes) -> Json | None:
     """Parse a JSON object; return None for any other text."""

@@ -169,8 +169,16 @@ class Proxy:
             finally:
                 outgoing.transport.abort()
         except RequestRefused as refusal:
+            body = f"rolecall: {refusal}\n".encode()
+            lines = [f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}"]
+            lines += ["Content-Type: text/plain; charset=utf-8", f"Content-Length: {len(body)}"]
             with suppress(OSError):
-                await _refuse(refusal, reader, writer)
+                writer.write("\r\n".join([*lines, "Connection: close", "", ""]).encode() + body)
+                async with asyncio.timeout(_LINGER):
+                    await writer.drain()
+                    writer.write_eof()
+                    while await reader.read(_PIECE):  # closing with unread bytes would discard the answer
+                        pass
         except (OSError, EOFError, ValueError):
             pass  # the client has closed the connection, or the address of the machine's own proxy has no valid port
         except asyncio.CancelledError:
@@ -391,20 +399,6 @@ async def _receive(incoming: asyncio.StreamReader, writer: asyncio.StreamWriter)
         kept = [line for line in lines if line.partition(b":")[0].lower() not in dropped]
         writer.write(b"\r\n".join([first, *kept, *([b"Connection: close"] if is_last else []), b"", b""]))
     await _pump(incoming, writer)
-
-
-async def _refuse(
-    refusal: RequestRefused, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    body = f"rolecall: {refusal}\n".encode()
-    lines = [f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}", f"Content-Length: {len(body)}"]
-    lines += ["Content-Type: text/plain; charset=utf-8", "Connection: close", "", ""]
-    writer.write("\r\n".join(lines).encode() + body)
-    async with asyncio.timeout(_LINGER):
-        await writer.drain()
-        writer.write_eof()
-        while await reader.read(_PIECE):  # closing the connection with unread bytes would discard the answer
-            pass
 
 
 def _split(address: str) -> tuple[str, int]:

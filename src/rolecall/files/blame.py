@@ -53,23 +53,20 @@ def blame(
             with open(os.path.join(place, name), "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
         env = {"GIT_DIR": place, "GIT_LITERAL_PATHSPECS": "1"}
-        commits = "".join(_commit(at, state) for at, state in enumerate(states))
-        stream = f"{commits}reset refs/heads/states\nfrom :{newest + 1}\n"
-        git.run(place, "fast-import", "--quiet", "--force", env=env, stdin=stream.encode())
+        # The message of a commit is its index in the list, and its time is later than those of the commits before it.
+        stream: list[str] = []
+        for at, state in enumerate(states):
+            stream += ["commit refs/heads/states", f"mark :{at + 1}", f"committer Rolecall <> {at + 1} +0000"]
+            stream += [f"data {len(str(at))}", str(at)]
+            for number, parent in enumerate(state.parents):
+                stream.append(f"{'merge' if number else 'from'} :{parent + 1}")
+            stream.append(f'M 040000 {state.files.tree} ""')
+        stream += ["reset refs/heads/states", f"from :{newest + 1}", ""]
+        git.run(place, "fast-import", "--quiet", "--force", env=env, stdin="\n".join(stream).encode())
         span = ("-L", f"{lines[0]},{lines[1]}") if lines else ()
         options = ("--porcelain", "--no-textconv", "--ignore-revs-file=", *span)
         found = git.run(place, "blame", *options, "HEAD", "--", path, env=env)
     return _read_blame(found.out)
-
-
-def _commit(at: int, state: BlamedState) -> str:
-    """Return a commit for `git fast-import`. Its message is its index in the list, and its time is later than those of
-    the commits before it."""
-    message = str(at)
-    lines = ["commit refs/heads/states", f"mark :{at + 1}", f"committer Rolecall <> {at + 1} +0000"]
-    lines += [f"data {len(message)}", message]
-    lines += [f"{'merge' if number else 'from'} :{parent + 1}" for number, parent in enumerate(state.parents)]
-    return "\n".join([*lines, f'M 040000 {state.files.tree} ""', ""])
 
 
 def _read_blame(out: bytes) -> list[BlamedLine]:

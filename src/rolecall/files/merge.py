@@ -13,8 +13,8 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from shlex import quote
 from typing import IO, Any, NamedTuple
 
@@ -119,7 +119,15 @@ async def merge(
     """Merge a thread's work into the branch that is checked out in `folder`, then run the check. Work that is already
     merged is not merged again. Raise UsageError if the folder cannot take any merge now, and Conflict if `is_stopped`
     returns true before it is this merge's turn."""
-    async with _wait_for(folder, is_stopped) as lock:
+    with ExitStack() as stack:
+        while True:
+            if is_stopped():
+                raise Conflict(f"stopped before anything was merged into {folder}")
+            try:
+                file = stack.enter_context(lock(folder))
+                break
+            except Conflict:
+                await asyncio.sleep(_PAUSE)
         left = _undo_unchecked(folder)
         check_target(folder)
         made = _commit_merge(folder, work)
@@ -127,7 +135,7 @@ async def merge(
             return made._replace(left=left)
         if made is None:
             return Merged(None, left)
-        _move_to(folder, made, lock)
+        _move_to(folder, made, file)
         try:
             checked = await check() if check else None
         except BaseException:
@@ -270,20 +278,6 @@ def lock(folder: str) -> Iterator[IO[str]]:
             raise Conflict(
                 f"other work is being merged into {folder}", hint="Wait until it is done."
             ) from None
-        yield file
-
-
-@asynccontextmanager
-async def _wait_for(folder: str, is_stopped: Callable[[], bool]) -> AsyncIterator[IO[str]]:
-    with ExitStack() as stack:
-        while True:
-            if is_stopped():
-                raise Conflict(f"stopped before anything was merged into {folder}")
-            try:
-                file = stack.enter_context(lock(folder))
-                break
-            except Conflict:
-                await asyncio.sleep(_PAUSE)
         yield file
 
 

@@ -391,9 +391,8 @@ def _read_tree(scratch: str, ident: str, *, is_deep: bool) -> Tree:
     left = MOST_BYTES
     for path, line in zip(list(blobs), sizes, strict=True):
         size = line.rpartition(" ")[2]
-        if (
-            not size.isdecimal() or int(size) > LARGEST
-        ):  # the size of a file that was not fetched is "missing"
+        # The size of a file that was not fetched is "missing".
+        if not size.isdecimal() or int(size) > LARGEST:
             refused[path] = f"is larger than {LARGEST:,} bytes"
             del blobs[path]
         else:

@@ -37,21 +37,9 @@ MOST_FILES = 200_000
 MOST_BYTES = 2 * 1024**3
 """The total size in bytes, counting only files that are new to us, above which no snapshot is taken of a folder."""
 SECRETS = (
-    *(".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.keystore", "*.jks"),
-    *(
-        "id_rsa",
-        "id_dsa",
-        "id_ecdsa",
-        "id_ed25519",
-        ".netrc",
-        ".pgpass",
-        ".npmrc",
-        ".pypirc",
-        ".htpasswd",
-        "credentials.json",
-        "*.kdbx",
-    ),
-)
+    ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.keystore", "*.jks", "*.kdbx", "id_rsa", "id_dsa",
+    "id_ecdsa", "id_ed25519", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".htpasswd", "credentials.json",
+)  # fmt: skip
 """Patterns for names of files that are left out in every folder. `.env.example` and similar names are kept."""
 _HARMLESS = ("*.example", "*.sample", "*.template", "*.dist")
 _SMALL = 500
@@ -207,10 +195,9 @@ class Trees:
         if len(_list(os.path.join(objects, "17"))) * 256 <= _MOST_LOOSE:
             return
         loose = [f"{start:02x}{rest}" for start in range(256) for rest in _list(f"{objects}/{start:02x}")]
-        given = "\n".join(
-            name for name in loose if "_" not in name
-        ).encode()  # the others are still being written
-        git.run(ours, "pack-objects", "-q", f"{objects}/pack/pack", env={"GIT_DIR": ours}, stdin=given)
+        written = [name for name in loose if "_" not in name]  # the others are still being written
+        words, given = ("pack-objects", "-q", f"{objects}/pack/pack"), "\n".join(written).encode()
+        git.run(ours, *words, env={"GIT_DIR": ours}, stdin=given)
         git.run(ours, "prune-packed", "-q", env={"GIT_DIR": ours})
 
     # -- reading --
@@ -362,7 +349,7 @@ class Trees:
 
     def diff(self, before: Snapshot, after: Snapshot, paths: Iterable[str] = ()) -> str:
         """Return a unified diff of two trees, with all files or only those below `paths`."""
-        found = self._compare(before, after, "--patch", "--find-renames", "--", *paths)
+        found = self._compare(before, after, "--patch", "--find-renames", paths=paths)
         return found.out.decode("utf-8", "replace")
 
     def read(self, snapshot: Snapshot, path: str) -> bytes:
@@ -390,15 +377,13 @@ class Trees:
         except NotFound:
             return False
 
-    def _compare(self, before: Snapshot, after: Snapshot, *words: str) -> git.GitResult:
+    def _compare(
+        self, before: Snapshot, after: Snapshot, *words: str, paths: Iterable[str] = ()
+    ) -> git.GitResult:
         env = self._env(after)
         if before.repository != after.repository:
             env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = self.objects_of(before)
-        trees = (before.tree, after.tree)
-        options, paths = (
-            (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())
-        )
-        return git.run(self.place, "diff-tree", "-r", *options, *trees, *paths, env=env)
+        return git.run(self.place, "diff-tree", "-r", *words, before.tree, after.tree, "--", *paths, env=env)
 
     def _env(self, snapshot: Snapshot) -> dict[str, str]:
         return {"GIT_DIR": self._repository(snapshot), "GIT_LITERAL_PATHSPECS": "1"}
@@ -494,14 +479,9 @@ def _may_ignore_others(top: str, ours: str, known: str, paths: Iterable[str]) ->
     files has changed, or because the user tracks other files."""
     if any(os.path.basename(path) == ".gitignore" for path in paths):
         return True
-    times = []
     own_index = os.path.join(_find_own_git_folder(top), "index")
-    for path in (known, own_index, os.path.join(ours, "info", "exclude")):
-        try:
-            times.append(os.stat(path).st_mtime_ns)
-        except FileNotFoundError:
-            times.append(0)
-    return max(times[1:]) > times[0] - _TICK_NS
+    since = _find_time(known) - _TICK_NS
+    return any(_find_time(path) > since for path in (own_index, os.path.join(ours, "info", "exclude")))
 
 
 def _look_at(folder: str, private: tuple[str, ...]) -> str:
@@ -545,12 +525,9 @@ def _refuse(index: str, top: str, why: str) -> TooManyFiles:
 def _refuse_again(index: str, *ignoring: str) -> None:
     """Raise TooManyFiles for a folder that was too large a short while ago, so that not every step walks through it.
     The folder is examined if one of the files in `ignoring`, which say what git ignores, has changed since then."""
-    try:
-        refused_at = os.path.getmtime(f"{index}.refused")
-    except FileNotFoundError:
-        return
-    changed_at = max(os.path.getmtime(path) if os.path.exists(path) else 0 for path in ignoring)
-    if time.time() - refused_at < _REFUSED_SECONDS and changed_at <= refused_at:
+    refused_at = _find_time(f"{index}.refused")
+    is_recent = time.time_ns() - refused_at < _REFUSED_SECONDS * 10**9
+    if is_recent and all(_find_time(path) <= refused_at for path in ignoring):
         error = TooManyFiles(_read(f"{index}.refused"))
         error.is_known = True
         raise error
@@ -566,9 +543,8 @@ def _is_left_out(top: str, path: str, digits: int) -> bool:
         found = os.lstat(whole)
     except OSError:  # the file was deleted
         return False
-    if stat.S_ISDIR(
-        found.st_mode
-    ):  # a nested repository, whose commit is recorded, or a folder in place of a file
+    if stat.S_ISDIR(found.st_mode):
+        # a nested repository, whose commit is recorded, or a folder in place of a file
         return _is_nested(whole) and len(git.commit(whole, "HEAD") or "") != digits
     if stat.S_ISLNK(found.st_mode):
         return False
@@ -615,6 +591,14 @@ def _size(top: str, path: str) -> int:
     try:
         return os.lstat(os.path.join(top, path)).st_size
     except OSError:
+        return 0
+
+
+def _find_time(path: str) -> int:
+    """Return when a file was changed, in nanoseconds, or 0 if it does not exist."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except FileNotFoundError:
         return 0
 
 

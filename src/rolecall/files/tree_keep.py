@@ -66,9 +66,8 @@ def collect(place: str, named: Named, *, before: float, delete: bool) -> Collect
                     os.unlink(os.path.join(ours, "taken", tree))
                 if not roots and not os.listdir(os.path.join(ours, "indexes")):
                     shutil.rmtree(ours)
-                freed += max(
-                    0, size - _size(ours)
-                )  # a pack of few objects takes up more space than their files
+                # A pack of few objects takes up more space than their files.
+                freed += max(0, size - _size(ours))
             removed += len(unnamed)
     return Collected(removed, freed, tuple(problems))
 

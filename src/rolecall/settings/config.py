@@ -198,9 +198,8 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     configured = section.get("url") or "store.db"
     if isinstance(configured, str):
         kind, path = store_address(configured)
-        if (
-            kind in ("files", "sqlite") and path
-        ):  # the path is relative to the home, not to the working directory
+        # A path is relative to the home, not to the working directory.
+        if kind in ("files", "sqlite") and path:
             path = os.path.join(home(environ), os.path.expanduser(path))
             configured = path if kind == "sqlite" else f"{kind}:{path}"
     url = environ.get("ROLECALL_STORE") or configured
@@ -364,9 +363,8 @@ _withheld: set[str] = set()
 def withhold(names: Iterable[str]) -> None:
     """Remove variables with secrets from the environment of this process and of everything that it starts."""
     for value in filter(None, [os.environ.pop(name, "") for name in names]):
-        found = masks.passwords_in(value) or [
-            value.strip()
-        ]  # an address with a password is not a secret as a whole
+        # An address with a password is not a secret as a whole.
+        found = masks.passwords_in(value) or [value.strip()]
         _withheld.update(secret for secret in found if len(secret) >= masks.SHORTEST)
 
 

@@ -159,6 +159,16 @@ class Text(Form[str]):
         return {key: value for key, value in found.items() if value}
 
 
+class AnyText(Form[str]):
+    """A text; a number or a flag is read as text."""
+
+    def read(self, value: Any, at: At) -> Any:
+        return str(value) if isinstance(value, (str, int, float)) else at.expect("text", value)
+
+    def schema(self) -> Schema:
+        return {"type": ["string", "number", "boolean"]}
+
+
 class Choice(Form[Any]):
     """One of a few words."""
 
@@ -197,15 +207,13 @@ class Number(Form[Any]):
         hint: str = "",
     ) -> None:
         self.whole, self.least, self.above, self.most, self.hint = whole, least, above, most, hint
-        bounds = (
-            f" above {above:,}"
-            if above is not None
-            else f" of {least:,} or more"
-            if least is not None
-            else ""
-        )
-        if above is None and most is not None:
+        bounds = ""
+        if above is not None:
+            bounds = f" above {above:,}"
+        elif most is not None:
             bounds = f" from {least or 0:,} to {most:,}"
+        elif least is not None:
+            bounds = f" of {least:,} or more"
         self.wanted = wanted or f"a {'whole ' if whole else ''}number{bounds}"
 
     def fits(self, value: Any) -> bool:

@@ -134,9 +134,8 @@ class Mask:
         if self._pattern is None:
             return len(text)
         at = len(text)
-        for start in range(
-            max(0, at - len(self._forms[0]) + 1), at
-        ):  # the end of the text might be the beginning of a secret
+        # The end of the text might be the beginning of a secret.
+        for start in range(max(0, at - len(self._forms[0]) + 1), at):
             end = text[start:]
             if any(form.startswith(end) and form != end for form in self._forms):
                 at = start

@@ -62,9 +62,8 @@ class ModelRequest:
         request. Raise TimeoutError if the whole exchange takes longer than the endpoint's timeout, and another OSError
         or an HTTPException if it fails."""
         connection, until = self._connection, time.monotonic() + self._seconds
-        timer = Timer(
-            self._seconds, self.abort
-        )  # the socket's own timeout applies only to the time between two bytes
+        # The socket's own timeout applies only to the time between two bytes.
+        timer = Timer(self._seconds, self.abort)
         timer.daemon = True
         timer.start()
         try:

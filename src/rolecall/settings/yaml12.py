@@ -291,8 +291,23 @@ class _Reader:
         return YamlNode(value, place, weight=1 + len(event.value))
 
     def _read_entry(self, node: YamlNode, depth: int) -> None:
-        """Read a key and its value into a mapping."""
-        key, place = self._read_key(depth)
+        """Read a key and its value into a mapping. The key is the text as written, even if it looks like a value of
+        another type."""
+        event, place = self._event, self._place()
+        if type(event).__name__ == "ScalarEvent" and event.tag in (None, "!", _CORE + "str"):
+            key = event.value
+            if event.anchor:
+                self._anchors[event.anchor] = YamlNode(key, place, weight=1 + len(key))
+        else:
+            key = self._read_node(depth + 1).value
+        if not isinstance(key, str):
+            self._budget.report(
+                place,
+                "a key must be text, not a list, a mapping or another type",
+                'Text that begins with { or [ needs quotes, a template too: "{{name}}".',
+            )
+            key = f"<key at {place.line}:{place.column}>"
+
         self._advance()
         part = self._read_node(depth + 1)
         if key in node.value:
@@ -302,23 +317,6 @@ class _Reader:
             return
         node.add(key, part, place)
         node.value[key] = part.value
-
-    def _read_key(self, depth: int) -> tuple[str, Position]:
-        """Read a key, which is the text as written even if it looks like a value of another type."""
-        event, place = self._event, self._place()
-        if type(event).__name__ == "ScalarEvent" and event.tag in (None, "!", _CORE + "str"):
-            if event.anchor:
-                self._anchors[event.anchor] = YamlNode(event.value, place, weight=1 + len(event.value))
-            return event.value, place
-        node = self._read_node(depth + 1)
-        if isinstance(node.value, str):
-            return node.value, place
-        self._budget.report(
-            place,
-            "a key must be text, not a list, a mapping or another type",
-            'Text that begins with { or [ needs quotes, a template too: "{{name}}".',
-        )
-        return f"<key at {place.line}:{place.column}>", place
 
     def _include(self, place: Position, kind: str, depth: int) -> YamlNode:
         if kind != "ScalarEvent":

@@ -125,8 +125,7 @@ class ClaudeReader(Reader):
                 self.transcript.uses(self.usage() or Usage())
 
     def tokens_in(self, used: Json) -> Usage:
-        cached = used.count("cache_read_input_tokens")
-        return Usage(used.count(*self.input), used.count("output_tokens"), cached)
+        return used.usage(self.input, ["output_tokens"], ["cache_read_input_tokens"])
 
     def usage(self) -> Usage | None:
         used = super().usage()
@@ -136,14 +135,11 @@ class ClaudeReader(Reader):
         """Return the session's usage so far, including subagents, which the `usage` field of the result leaves out."""
         if self._result is None:
             return None
-        models = self._result.parts("modelUsage")
         cost = self._result.amount("total_cost_usd")
-        return Usage(
-            input_tokens=sum(model.count(*_INPUT) for model in models),
-            output_tokens=sum(model.count("outputTokens") for model in models),
-            cached_tokens=sum(model.count("cacheReadInputTokens") for model in models),
-            cost=None if cost is None else float(cost),
-        )
+        total = Usage(cost=None if cost is None else float(cost))
+        for model in self._result.parts("modelUsage"):
+            total = total.plus(model.usage(_INPUT, ["outputTokens"], ["cacheReadInputTokens"]))
+        return total
 
     def finish(self, exit: Exit) -> Reply:
         result = self._result

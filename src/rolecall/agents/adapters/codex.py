@@ -118,12 +118,8 @@ class CodexReader(Reader):
         if kind == "thread.started":
             self.transcript.in_session(event.text("thread_id"))
         elif kind == "turn.completed":
-            usage = event.part("usage")
-            self._total = Usage(
-                input_tokens=usage.count("input_tokens"),
-                output_tokens=usage.count("output_tokens"),
-                cached_tokens=usage.count("cached_input_tokens"),
-            )
+            used = event.part("usage")
+            self._total = used.usage(["input_tokens"], ["output_tokens"], ["cached_input_tokens"])
             self.transcript.uses(self.usage() or Usage())
         elif kind == "turn.failed":
             self._failure = event.part("error").text("message") or "the turn failed"

@@ -77,15 +77,13 @@ class CopilotReader(Reader):
     def total(self) -> Usage | None:
         # Copilot writes the file at the end of a run; there is no file if the run was ended early.
         models = read_object(self.folder / _USAGE).parts("modelMetrics")
-        used = [model.part("usage") for model in models]
-        if not used:
-            return None
-        return Usage(
-            input_tokens=sum(one.count("inputTokens") for one in used),
-            output_tokens=sum(one.count("outputTokens") for one in used),
-            cached_tokens=sum(one.count("cacheReadTokens") for one in used),
-            turns=sum(model.part("requests").count("count") for model in models),
-        )
+        total = Usage()
+        for model in models:
+            used, turns = model.part("usage"), model.part("requests").count("count")
+            total = total.plus(
+                used.usage(["inputTokens"], ["outputTokens"], ["cacheReadTokens"], turns=turns)
+            )
+        return total if models else None
 
     def finish(self, exit: Exit) -> Reply:
         # An interrupted run also reports a result, with exit code 0.

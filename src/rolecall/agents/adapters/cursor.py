@@ -64,12 +64,8 @@ class CursorReader(Reader):
         tokens = self._result.part("usage") if self._result else None
         if not tokens:
             return None
-        return Usage(
-            input_tokens=tokens.count("inputTokens", "cacheReadTokens", "cacheWriteTokens"),
-            output_tokens=tokens.count("outputTokens"),
-            cached_tokens=tokens.count("cacheReadTokens"),
-            turns=self._turns,
-        )
+        read = ["inputTokens", "cacheReadTokens", "cacheWriteTokens"]
+        return tokens.usage(read, ["outputTokens"], ["cacheReadTokens"], turns=self._turns)
 
     def finish(self, exit: Exit) -> Reply:
         if self._result is None:

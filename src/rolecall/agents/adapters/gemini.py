@@ -83,12 +83,7 @@ class GeminiReader(Reader):
         if self._result is None:
             return None
         stats = self._result.part("stats")
-        return Usage(
-            input_tokens=stats.count("input_tokens"),
-            output_tokens=stats.count("output_tokens"),
-            cached_tokens=stats.count("cached"),
-            turns=self._turns,
-        )
+        return stats.usage(["input_tokens"], ["output_tokens"], ["cached"], turns=self._turns)
 
     def finish(self, exit: Exit) -> Reply:
         if self._result is None:

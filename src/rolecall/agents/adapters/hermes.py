@@ -57,13 +57,9 @@ class HermesReader(Reader):
         figures = read_object(self.folder / _USAGE)
         if figures.amount("input_tokens") is None:
             return None
-        return Usage(
-            input_tokens=figures.count("input_tokens", "cache_read_tokens", "cache_write_tokens"),
-            output_tokens=figures.count("output_tokens"),
-            cached_tokens=figures.count("cache_read_tokens"),
-            cost=figures.amount("estimated_cost_usd") if figures.get("cost_status") != "unknown" else None,
-            turns=figures.count("api_calls"),
-        )
+        cost = figures.amount("estimated_cost_usd") if figures.get("cost_status") != "unknown" else None
+        read, turns = ["input_tokens", "cache_read_tokens", "cache_write_tokens"], figures.count("api_calls")
+        return figures.usage(read, ["output_tokens"], ["cache_read_tokens"], cost=cost, turns=turns)
 
     def finish(self, exit: Exit) -> Reply:
         figures, named = read_object(self.folder / _USAGE), _SESSION.search(exit.stderr)

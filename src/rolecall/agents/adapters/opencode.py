@@ -111,13 +111,9 @@ class OpenCodeReader(Reader):
         elif kind == "step_finish":
             tokens, cache = part.part("tokens"), part.part("tokens").part("cache")
             self._reason = part.text("reason")
-            step = Usage(
-                input_tokens=tokens.count("input") + cache.count("read", "write"),
-                output_tokens=tokens.count("output", "reasoning"),
-                cached_tokens=cache.count("read"),
-                cost=part.amount("cost") or 0.0,
-                turns=1,
-            )
+            read, written = tokens.count("input") + cache.count("read", "write"), ("output", "reasoning")
+            cost = part.amount("cost") or 0.0
+            step = Usage(read, tokens.count(*written), cache.count("read"), cost, turns=1)
             self._used = step if self._used is None else self._used.plus(step)
             if self._reason in _REASONS:
                 self.transcript.uses(self._used)

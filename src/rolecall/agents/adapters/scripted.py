@@ -32,6 +32,7 @@ from rolecall.agents.protocol import ENDINGS, EVENT_KINDS, Context, Ending, Repl
 from rolecall.errors import AgentError, NotFound, UsageError
 from rolecall.settings import form
 from rolecall.settings.form import (
+    AnyText,
     Anything,
     At,
     Choice,
@@ -155,15 +156,6 @@ class Script:
 # -- reading the file --
 
 
-class _Words(Form[tuple[str, ...]]):
-    """The words of a command; numbers are converted to text."""
-
-    def read(self, value: Any, at: At) -> Any:
-        if not isinstance(value, list) or not value:
-            return at.expect("a list that begins with a program", value)
-        return tuple(str(word) for word in value)
-
-
 class _Event(Form[JsonObject]):
     def read(self, value: Any, at: At) -> Any:
         kind = value.get("kind") if isinstance(value, dict) else None
@@ -177,25 +169,16 @@ def _check_visit(visit: Visit, at: At) -> None:
         at.report("has both an answer and output or body", "`answer` is the whole text.")
 
 
+_WORDS = ListOf(AnyText(), "a list that begins with a program", least=1)
+_ENTRY: Mapping[str, Field | Form[Any]] = {"argv": Field(_WORDS, required=True), "exit": Number(whole=True)}
 _COMMAND = Either(
     "a list of words, or {argv, exit}",
-    {
-        list: form.Converted(_Words(), ScriptedCommand),
-        dict: Record(
-            ScriptedCommand, "a command", {"argv": Field(_Words(), required=True), "exit": Number(whole=True)}
-        ),
-    },
+    {list: form.Converted(_WORDS, ScriptedCommand), dict: Record(ScriptedCommand, "a command", _ENTRY)},
 )
+_EDIT = {"old": Field(Text(least=1), required=True), "new": Field(Text(), required=True)}
 _CHANGE = Either(
     "both old and new text, or the whole content",
-    {
-        str: Text(),
-        dict: Record(
-            ScriptedEdit,
-            "an edit",
-            {"old": Field(Text(least=1), required=True), "new": Field(Text(), required=True)},
-        ),
-    },
+    {str: Text(), dict: Record(ScriptedEdit, "an edit", _EDIT)},
 )
 _VISIT = Record(
     Visit,
