@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rolecall.__main__ import main
-from rolecall.cli import NOUNS, SCREEN
+from rolecall.cli import MODULES, NOUNS, SCREEN, Verb
 from rolecall.cli.parser import verbs_of
 
 if TYPE_CHECKING:
@@ -50,6 +51,19 @@ def test_help_shows_usage_and_examples_of_this_command(command: str) -> None:
     for line in lines:
         assert re.search(r"(^|[ |(;])rolecall ", line), line
         assert f"rolecall {command}".rstrip() in line, line
+
+
+def test_every_verb_is_found_under_its_noun() -> None:
+    homes = {noun: set(MODULES.get(noun) or {module}) for noun, (module, _) in NOUNS.items()}
+    for module in sorted(set().union(*homes.values())):
+        for one in vars(import_module(module)).values():
+            if isinstance(one, Verb):
+                noun, _, verb = one.name.partition(" ")
+                assert module in homes.get(noun, ()), (
+                    f"{module}: {one.name!r} does not begin with a noun of it"
+                )
+                words = MODULES.get(noun, {}).get(module) or [verb.split(" ")[0]]
+                assert verb.split(" ")[0] in words, f"{one.name!r} is not in MODULES under {module}"
 
 
 @pytest.mark.parametrize("noun", NOUNS)
