@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 from rolecall.errors import RolecallError
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
-from rolecall.threads import handover
+from rolecall.threads import handover, report
 from rolecall.threads.html_page import (
     TONES,
     count_rest,
@@ -19,31 +20,7 @@ from rolecall.threads.html_page import (
     render_text,
     safe,
 )
-from rolecall.threads.report import (
-    LONGEST_DIFF,
-    SHORT,
-    View,
-    besides,
-    call_text,
-    describe_thread,
-    duration,
-    facts,
-    files_of,
-    heading,
-    joined_text,
-    member_title,
-    members_of,
-    moment,
-    money,
-    plural,
-    pretty,
-    reuse_total,
-    sandbox_text,
-    shorten,
-    tokens,
-    usage_table,
-    written,
-)
+from rolecall.threads.report import View
 from rolecall.threads.state import ThreadRef
 from rolecall.threads.thread import FORK, PERSON
 from rolecall.workflow import draw, registry
@@ -86,7 +63,7 @@ def page(
     steps: Sequence[View],
     *,
     mask: Mask,
-    limit: int | None = SHORT,
+    limit: int | None = report.SHORT,
     warn: Callable[[str], object] = lambda _text: None,
 ) -> str:
     """Return the page of a thread, with the thread's path through the workflow and the changes in its own folders."""
@@ -102,23 +79,14 @@ def page(
                 files, diffs[kind] = dict.fromkeys(changed), mask.text(handover.diff(kind, folder))
         except RolecallError as error:  # the repository is missing or broken
             warn(f"the thread's {kind} is not in the report: {error.message}")
-    graph = _path_taken(store, card, steps)
-    return render(card, steps, graph=graph, files=list(files), diffs=diffs, limit=limit)
-
-
-def _path_taken(store: Store, card: View, steps: Sequence[View]) -> str:
-    """Return the workflow as SVG with the thread's path highlighted, or an empty string if the workflow cannot be
-    drawn."""
-    try:
+    graph = ""
+    with suppress(RolecallError):  # the workflow is damaged
         workflow, _ = registry.read_node(store, card["workflow"])
-    except RolecallError:  # the workflow is damaged
-        return ""
-    if not workflow.graph:
-        return ""
-    path = [START, *(step["role"] for step in steps if not step["role"].startswith("$"))]
-    path += {"completed": [END], "failed": [FAIL]}.get(card["status"], [])
-    edges = {(source, edge.role) for source, edges in workflow.graph.items() for edge in edges}
-    return draw.to_svg(workflow, taken=edges & set(pairwise(path)))
+        path = [START, *(step["role"] for step in steps if not step["role"].startswith("$"))]
+        path += {"completed": [END], "failed": [FAIL]}.get(card["status"], [])
+        edges = {(source, edge.role) for source, edges in workflow.graph.items() for edge in edges}
+        graph = draw.to_svg(workflow, taken=edges & set(pairwise(path))) if workflow.graph else ""
+    return render(card, steps, graph=graph, files=list(files), diffs=diffs, limit=limit)
 
 
 def render(
@@ -128,24 +96,33 @@ def render(
     graph: str = "",
     files: Sequence[str] = (),
     diffs: Mapping[str, str] | None = None,
-    limit: int | None = SHORT,
+    limit: int | None = report.SHORT,
 ) -> str:
     """Render a thread as one page that can be mailed and opened anywhere. `graph` is an SVG image of the thread's
     workflow. `diffs` maps the kind of each of the thread's folders to the changes in that folder."""
     title = card["title"] or card["name"] or card["thread"]
     roles = dict.fromkeys(step["role"] for step in steps)
     colours = {role: f"r{index % _COLOURS}" for index, role in enumerate(roles)}
+    result = ""
+    last = next((step for step in reversed(steps) if step["role"] not in (PERSON, FORK)), None)
+    if last is not None and steps[1:]:  # otherwise the page shows the answer anyway
+        name = f'<a href="#step-{last["number"]}">{safe(_step_name(last))}</a>'
+        result = f"<h3>{name}</h3>{_answer(last, limit)}"
+    picture = ""
+    if graph:  # as an image, so that its styles and names do not clash with those of the page
+        data = f"data:image/svg+xml;base64,{b64encode(graph.encode('utf-8', 'backslashreplace')).decode()}"
+        picture = f'<img class="graph" alt="the workflow with the path taken" src="{data}">'
     sections = {
         "Task": render_text(card["prompt"], limit),
-        "Result": _result(steps, limit),
-        "Workflow": _graph(graph),
+        "Result": result,
+        "Workflow": picture,
         "Files": _files(files, diffs or {}, limit),
         "Steps": "\n".join(_step(step, colours, limit) for step in steps),
         "Failed attempts": "\n".join(_attempt(attempt, limit) for attempt in card["attempts"]),
         "Time and tokens": _usage(card, steps)
         + _costs(card, colours)
         + (_timeline(steps, colours) if steps[1:] else ""),
-        "Thread": render_fields([row for row in describe_thread(card) if row[0] not in _AT_THE_TOP]),
+        "Thread": render_fields([row for row in report.describe_thread(card) if row[0] not in _AT_THE_TOP]),
     }
     shown = {name: content for name, content in sections.items() if content}
     parts = [f"<h1>{safe(title)}</h1>", _summary(card, steps)]
@@ -165,15 +142,15 @@ def _anchor(name: str) -> str:
 
 def _summary(card: View, steps: Sequence[View]) -> str:
     usage, status = card["usage"], card["status"]
-    spent = duration(round(usage["minutes"] * 60_000)) if usage.get("minutes") else ""
+    spent = report.duration(round(usage["minutes"] * 60_000)) if usage.get("minutes") else ""
     said = [
         card["name"] or "",
-        plural(len(steps), "step"),
+        report.plural(len(steps), "step"),
         spent,
         f"{usage['tokens']:,} tokens" if usage.get("tokens") else "",
-        money(usage["cost"]) if usage.get("cost") else "",
-        f"reused {reused}" if (reused := reuse_total(usage.get("saved"))) else "",
-        moment(card["created"]) if card["created"] else "",
+        report.money(usage["cost"]) if usage.get("cost") else "",
+        f"reused {reused}" if (reused := report.reuse_total(usage.get("saved"))) else "",
+        report.moment(card["created"]) if card["created"] else "",
     ]
     why = f'<div class="text plain">{safe(card["reason"])}</div>' if card["reason"] else ""
     onward = f"<pre>{safe(card['continue'])}</pre>" if card["continue"] else ""
@@ -196,25 +173,7 @@ def _contents(shown: Mapping[str, str], steps: Sequence[View]) -> str:
 
 def _step_name(step: View) -> str:
     status = step.get("status") if step["role"] not in (PERSON, FORK) else ""
-    return heading(step).removeprefix("Step ") + (f", {status}" if status else "")
-
-
-def _result(steps: Sequence[View], limit: int | None) -> str:
-    """Return the last answer of a role, or an empty string if the thread has only one step, which the page shows
-    anyway."""
-    last = next((step for step in reversed(steps) if step["role"] not in (PERSON, FORK)), None)
-    if last is None or not steps[1:]:
-        return ""
-    name = f'<a href="#step-{last["number"]}">{safe(_step_name(last))}</a>'
-    return f"<h3>{name}</h3>{_answer(last, limit)}"
-
-
-def _graph(svg: str) -> str:
-    """Return the graph as an image, so that its styles and names do not clash with those of the page."""
-    if not svg:
-        return ""
-    data = f"data:image/svg+xml;base64,{b64encode(svg.encode('utf-8', 'backslashreplace')).decode()}"
-    return f'<img class="graph" alt="the workflow with the path taken" src="{data}">'
+    return report.heading(step).removeprefix("Step ") + (f", {status}" if status else "")
 
 
 # -- files --
@@ -231,7 +190,7 @@ def _files(files: Sequence[str], diffs: Mapping[str, str], limit: int | None) ->
 
 
 def _diff(text: str, limit: int | None) -> str:
-    cut = text if limit is None else text[:LONGEST_DIFF]
+    cut = text if limit is None else text[: report.LONGEST_DIFF]
     lines = []
     for line in cut.splitlines():
         is_head = line.startswith(("+++", "---", "diff ", "index ", "@@", "new file", "deleted file"))
@@ -244,9 +203,9 @@ def _diff(text: str, limit: int | None) -> str:
 
 
 def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
-    small = " · ".join([*facts(step), moment(step["timestamp"]), step["hash"]])
-    parts = [f"<h3>{safe(heading(step))}</h3>", f'<div class="small">{safe(small)}</div>']
-    if sandbox := sandbox_text(step):
+    small = " · ".join([*report.facts(step), report.moment(step["timestamp"]), step["hash"]])
+    parts = [f"<h3>{safe(report.heading(step))}</h3>", f'<div class="small">{safe(small)}</div>']
+    if sandbox := report.sandbox_text(step):
         parts.append(f'<div class="small">{safe(sandbox)}</div>')
     parts += [_attempt(attempt, limit) for attempt in step.get("attempts") or ()]
     if step["role"] == PERSON:
@@ -261,28 +220,27 @@ def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
         for child in step.get("children") or ():
             parts.append(f'<div class="small">Played by thread {safe(child)}</div>')
         parts.append(_answer(step, limit))
-    parts.append(_step_files(step, limit))
-    if step.get("prompt"):
-        parts.append(fold_text("Prompt", step["prompt"], limit))
-    parts.append(_turns(besides(step), limit))
+    parts.append(_work(step, limit))
     return f'<article id="step-{step["number"]}" class="{colours[step["role"]]}">{"".join(parts)}</article>'
 
 
 def _answer(step: View, limit: int | None) -> str:
     """Return the output and the text of a step. For a group, return its members, each folded, unfinished members
     first."""
-    output, members = step["output"], members_of(step)
+    output, members = step["output"], report.members_of(step)
     if members is None:
-        shown_output = f"<pre>{safe(pretty(output))}</pre>"
+        shown_output = f"<pre>{safe(report.pretty(output))}</pre>"
         if isinstance(output, Mapping):  # without the status, which the heading shows
             shown_output = render_fields([row for row in output.items() if row[0] not in STATUS_KEYS])
         return shown_output + render_text(step.get("body") or "", limit)
     ordered = sorted(members, key=lambda member: member["status"] == "done")
     shown = ordered if limit is None else ordered[:_MOST_MEMBERS]
-    parts = [f'<p class="small">{safe(joined_text(output))}.</p>']
+    parts = [f'<p class="small">{safe(report.joined_text(output))}.</p>']
     for member in shown:
         tone = {"done": "good", "stopped": "wait", "set_aside": "wait"}.get(member["status"], "bad")
-        title = f'{safe(member_title(member))} <span class="status {tone}">{safe(member["status"])}</span>'
+        title = (
+            f'{safe(report.member_title(member))} <span class="status {tone}">{safe(member["status"])}</span>'
+        )
         keys = ("reason", "item", "output", "branch", "conflict", "id")
         about = render_fields([(key, member[key]) for key in keys if member.get(key)])
         parts.append(f"<details><summary>{title}</summary>{about}</details>")
@@ -294,55 +252,55 @@ def _answer(step: View, limit: int | None) -> str:
     return "".join(parts)
 
 
-def _step_files(view: View, limit: int | None) -> str:
-    names = ", ".join(f"<code>{safe(line)}</code>" for line in files_of(view))
-    listed = f'<div class="small">Files: {names}</div>' if names else ""
-    diff = view.get("diff")
-    return listed + (f"<details><summary>Changes</summary>{_diff(diff, limit)}</details>" if diff else "")
-
-
 def _attempt(attempt: View, limit: int | None) -> str:
     parts = [f"<h3>Failed attempt: {safe(attempt['role'])}</h3>"]
-    parts.append(f'<div class="small">{safe(" · ".join([*facts(attempt), attempt["hash"]]))}</div>')
-    parts.append(f'<div class="text plain">{safe(shorten(attempt["error"], limit))}</div>')
-    if sandbox := sandbox_text(attempt):
+    parts.append(f'<div class="small">{safe(" · ".join([*report.facts(attempt), attempt["hash"]]))}</div>')
+    parts.append(f'<div class="text plain">{safe(report.shorten(attempt["error"], limit))}</div>')
+    if sandbox := report.sandbox_text(attempt):
         parts.append(f'<div class="small">{safe(sandbox)}</div>')
     if attempt.get("raw"):
         parts.append(fold_text("What the agent gave", attempt["raw"], limit))
-    parts.append(_step_files(attempt, limit))
-    if attempt.get("prompt"):
-        parts.append(fold_text("Prompt", attempt["prompt"], limit))
-    parts.append(_turns(besides(attempt), limit))
+    parts.append(_work(attempt, limit))
     return f'<section class="failed">{"".join(parts)}</section>'
 
 
-def _turns(turns: Sequence[View], limit: int | None) -> str:
-    if not turns:
-        return ""
-    calls = sum(len(turn["tool_calls"]) for turn in turns)
-    said = f"Conversation: {plural(len(turns), 'turn')}"
-    said += f", {plural(calls, 'tool call')}" if calls else ""
+def _work(view: View, limit: int | None) -> str:
+    """Return the files, the prompt and the conversation of a step or a failed attempt."""
     parts = []
-    for turn in turns:
-        parts.append(f'<div class="small">{safe(turn["role"])}</div>')
-        parts.append(render_text(turn["text"], limit))
-        for call in turn["tool_calls"]:
-            told = pretty(call["arguments"]) + (f"\n\n{call['result']}" if call["result"] else "")
-            name = f"{call['name']} {call_text(call['arguments'])}".strip()
-            parts.append(fold_text(name if len(name) <= 100 else name[:99] + "…", told, limit))
-    return f"<details><summary>{said}</summary>{''.join(parts)}</details>"
+    if names := ", ".join(f"<code>{safe(line)}</code>" for line in report.files_of(view)):
+        parts.append(f'<div class="small">Files: {names}</div>')
+    if diff := view.get("diff"):
+        parts.append(f"<details><summary>Changes</summary>{_diff(diff, limit)}</details>")
+    if view.get("prompt"):
+        parts.append(fold_text("Prompt", view["prompt"], limit))
+    if turns := report.besides(view):
+        calls = sum(len(turn["tool_calls"]) for turn in turns)
+        said = f"Conversation: {report.plural(len(turns), 'turn')}"
+        said += f", {report.plural(calls, 'tool call')}" if calls else ""
+        parts.append(f"<details><summary>{said}</summary>")
+        for turn in turns:
+            parts.append(f'<div class="small">{safe(turn["role"])}</div>')
+            parts.append(render_text(turn["text"], limit))
+            for call in turn["tool_calls"]:
+                told = report.pretty(call["arguments"]) + (f"\n\n{call['result']}" if call["result"] else "")
+                name = f"{call['name']} {report.call_text(call['arguments'])}".strip()
+                parts.append(fold_text(name if len(name) <= 100 else name[:99] + "…", told, limit))
+        parts.append("</details>")
+    return "".join(parts)
 
 
 # -- figures --
 
 
 def _usage(card: View, steps: Sequence[View]) -> str:
-    used = usage_table(card["usage"], steps)
+    used = report.usage_table(card["usage"], steps)
     if used is None or set(used[0]) <= {"role", "steps", "time"}:
         return ""  # the list of steps shows the same figures
     headings, rows = used
     head = "".join(f"<th>{safe(cell)}</th>" for cell in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{safe(written(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{safe(report.written(cell))}</td>' for cell in row)}</tr>" for row in rows
+    )
     table = f'<table class="usage"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return f'<div class="wide">{table}</div>'
 
@@ -357,7 +315,7 @@ def _costs(card: View, colours: Mapping[str, str]) -> str:
         return ""
     bars, at, said = [], 0.0, []
     for role, cost in sorted(costs.items(), key=lambda entry: -entry[1]):
-        width, told = 1000 * cost / total, f"{role}: {money(cost)}, {round(100 * cost / total)} %"
+        width, told = 1000 * cost / total, f"{role}: {report.money(cost)}, {round(100 * cost / total)} %"
         place = f'class="{colours.get(role, "")}" x="{at:.2f}" width="{max(width - 2, 1):.2f}"'
         bars.append(f'<rect {place} y="0" height="20"><title>{safe(told)}</title></rect>')
         at += width
@@ -371,20 +329,20 @@ def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
     """Return a bar chart of the steps, with time upwards and tokens downwards."""
     width = min(1000 / len(steps), 80)
     longest = max((step.get("durationMs") or 0 for step in steps), default=0) or 1
-    most = max(tokens(step.get("usage")) for step in steps)
+    most = max(report.tokens(step.get("usage")) for step in steps)
     frame = f'<svg class="chart" viewBox="0 20 1000 {156 if most else 92}" preserveAspectRatio="none"'
     frame += ' role="img" aria-label="time and tokens of each step">'
     # The chart is stretched to the width of the window, so the caption is placed outside the chart.
-    said = f"time of each step, up to {duration(longest)}"
+    said = f"time of each step, up to {report.duration(longest)}"
     said += f"; below it tokens, up to {most:,}" if most else ""
     legend = "".join(f'<span><i class="{name}"></i>{safe(role)}</span>' for role, name in colours.items())
     bars = []
     for index, step in enumerate(steps):
-        ms, used = step.get("durationMs") or 0, tokens(step.get("usage"))
+        ms, used = step.get("durationMs") or 0, report.tokens(step.get("usage"))
         up, down = 90 * ms / longest, 60 * used / most if most else 0
         place = f'class="{colours[step["role"]]}" x="{index * width:.2f}"'
         place += f' width="{max(width * 0.85, 0.5):.2f}"'
-        told = f"<title>{safe(f'{heading(step)}: {duration(ms)}, {used:,} tokens')}</title>"
+        told = f"<title>{safe(f'{report.heading(step)}: {report.duration(ms)}, {used:,} tokens')}</title>"
         bars.append(f'<rect {place} y="{110 - up:.1f}" height="{max(up, 1):.1f}">{told}</rect>')
         if down:
             bars.append(f'<rect {place} y="114" height="{down:.1f}" opacity=".55">{told}</rect>')

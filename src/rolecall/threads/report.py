@@ -10,6 +10,7 @@ from time import gmtime, localtime, strftime
 from typing import Any
 
 from rolecall.errors import Hint
+from rolecall.store.canonical import JsonObject
 from rolecall.threads.state import GROUP
 from rolecall.threads.thread import FORK, LIMITS, PERSON
 
@@ -19,7 +20,7 @@ SHORT = 2_000
 LONGEST_DIFF = 20_000
 """The default number of characters that a report shows of a diff."""
 
-View = Mapping[str, Any]
+View = JsonObject
 
 
 # -- words --
@@ -331,7 +332,6 @@ def _members_markdown(
 
 
 def _calls_in_brief(calls: Sequence[View], more: str) -> str:
-    """List tool calls, one per line with name, arguments and result. `more` says how to see the rest."""
     lines = []
     for call in calls[:_BRIEF_CALLS]:
         words, given = [f"- `{call['name']}`"], call_text(call["arguments"])
@@ -389,16 +389,10 @@ def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None 
         parts.append("### Files\n\n" + "\n".join(f"- {line}" for line in files))
     if with_prompt and step.get("prompt"):
         parts.append("### Prompt\n\n" + code_block(shorten(step["prompt"], limit)))
-    parts += _diff_markdown(step, limit)
-    parts += _turns_markdown(besides(step), limit)
+    parts += _work_markdown(step, limit)
     for attempt in step.get("attempts") or ():
         parts.append(attempt_markdown(attempt, with_prompt=with_prompt, limit=limit))
     return "\n\n".join(parts)
-
-
-def _diff_markdown(step: View, limit: int | None) -> list[str]:
-    shown = shorten(step.get("diff") or "", None if limit is None else LONGEST_DIFF)
-    return [code_block(shown, "diff")] if shown else []
 
 
 def files_of(step: View) -> list[str]:
@@ -422,7 +416,7 @@ def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | N
         parts.append("Files:\n\n" + "\n".join(f"- {line}" for line in files))
     if with_prompt and attempt.get("prompt"):
         parts.append("Prompt:\n\n" + code_block(shorten(attempt["prompt"], limit)))
-    return "\n\n".join([*parts, *_diff_markdown(attempt, limit), *_turns_markdown(besides(attempt), limit)])
+    return "\n\n".join([*parts, *_work_markdown(attempt, limit)])
 
 
 def besides(view: View) -> list[View]:
@@ -434,9 +428,11 @@ def besides(view: View) -> list[View]:
     return [turn for turn in turns if turn["text"] or turn["tool_calls"]]
 
 
-def _turns_markdown(turns: Sequence[View], limit: int | None) -> list[str]:
-    parts = []
-    for index, turn in enumerate(turns, 1):
+def _work_markdown(view: View, limit: int | None) -> list[str]:
+    """Render the diff and the turns of a step or a failed attempt."""
+    diff = shorten(view.get("diff") or "", None if limit is None else LONGEST_DIFF)
+    parts = [code_block(diff, "diff")] if diff else []
+    for index, turn in enumerate(besides(view), 1):
         parts.append(f"### Turn {index}: {turn['role']}")
         if turn["text"].strip():
             parts.append(code_block(shorten(turn["text"].strip(), limit)))
@@ -457,7 +453,10 @@ def markdown(card: View, steps: Sequence[View], *, limit: int | None = SHORT) ->
     ]
     parts.append("## Task\n\n" + shorten(card["prompt"].strip(), limit))
     if used := usage_table(card["usage"], steps):
-        parts.append("## Usage\n\n" + _markdown_table(*used))
+        headings, rows = used
+        lines = [headings, ["---" for _ in headings]]
+        lines += [[written(cell).replace("|", "\\|") for cell in row] for row in rows]
+        parts.append("## Usage\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
     parts += [detail_markdown(step, with_prompt=limit is None, limit=limit) for step in steps]
     parts += [
         attempt_markdown(attempt, with_prompt=limit is None, limit=limit) for attempt in card["attempts"]
@@ -492,9 +491,3 @@ def own_folders(card: View) -> list[tuple[str, str]]:
         branch = f" on {folder['branch']}" if "branch" in folder else ""
         found.append((kind, f"{folder['path']}{branch}{' (removed)' if 'removed' in folder else ''}"))
     return found
-
-
-def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [" | ".join(headings), " | ".join("---" for _ in headings)]
-    lines += [" | ".join(written(cell).replace("|", "\\|") for cell in row) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
