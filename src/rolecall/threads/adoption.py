@@ -8,11 +8,11 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from rolecall.errors import AgentError, NotFound, UsageError
 from rolecall.settings.mask import Mask
+from rolecall.store.canonical import JsonObject
 from rolecall.store.schema import Type
 from rolecall.store.store import Store
 from rolecall.threads import thread
@@ -54,7 +54,7 @@ def check(
     role: str,
     *,
     number: int,
-    totals: Mapping[str, Any],
+    totals: JsonObject,
     mask: Mask,
 ) -> None:
     """Raise `AgentError` unless the step extends the thread's head, plays `role` and has an acceptable output. `totals`

@@ -8,7 +8,6 @@ finally succeeds links to the attempts before it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -30,14 +29,7 @@ from rolecall.threads.shared_files import Fetched, SharedFolder
 from rolecall.threads.state import AttemptNote, NoteRef, ThreadState, attempt_name, read_note
 from rolecall.threads.steps_above import read_above
 from rolecall.threads.storable import describe_reply, describe_turn, describe_usage, drop_empty, make_plain
-from rolecall.threads.thread import (
-    ATTEMPT_SCHEMAS,
-    DETAIL_SCHEMA,
-    ERROR_SCHEMA,
-    PROMPT_SCHEMA,
-    SUSPENSION_SCHEMA,
-    Reused,
-)
+from rolecall.threads.thread import Reused
 from rolecall.workflow import reply
 from rolecall.workflow.model import SUSPEND, on_crash_of, reuse_of
 from rolecall.workflow.route import Next
@@ -130,7 +122,10 @@ class Attempt:
         trees = setup.trees if setup and is_owner else None
         self._shared, self._fetched = shared, fetched
         self._ref = read_note(store, self.thread)
-        self.workdir = _workdir(store, loaded, way, is_needed=not (is_answer and store.is_shared))
+        self.workdir = workfolder.for_step(
+            store, self.thread, loaded.chain, loaded.workdir_of(way.role), location=way.location,
+            is_needed=not (is_answer and store.is_shared),
+        )  # fmt: skip
         self.session = SessionChoice("")
         """The agent's session to use, and the reason for the choice."""
         self.lost_sessions: frozenset[str] = frozenset()
@@ -219,9 +214,35 @@ class Attempt:
         """Choose the session in which to ask the agent, and return the prompt."""
         await self.close_left_behind()
         self.agent = self.mask.text(cast.name)
-        self.session = self._decide_session(cast)
+        tier = self.loaded.role(self.role).resume
+        if getattr(cast.agent, "can_resume", False):
+            self.session = decide(
+                self.loaded.chain,
+                role=self.role,
+                agent=self.agent,
+                tier=tier,
+                workdir=self.workdir,
+                can_fork=getattr(cast.agent, "can_fork", False),
+                fork=fork_of(self.store, self.state),
+                # The session from which a failed attempt started might be the cause of the failure.
+                origin=None if self.tries and not self.lost_sessions else self._origin,
+                interrupted=self.note if self._is_left_here() else None,
+                lost=self.lost_sessions,
+            )
+        else:
+            self.session = SessionChoice(f"new: {cast.name} cannot resume" if tier or self._origin else "")
         await self.start_over()
-        return (await self._assemble(self.session.since, await self._search_repository())).text
+        wanted, recalled = self.loaded.role(self.role).knowledge, Recalled("")
+        if wanted is not None and self.session.since is None:  # otherwise the session contains the passages
+            try:
+                recalled = await self._recall(wanted, f"{self.loaded.task}\n{self.way.prompt}", self.workdir)
+            except UsageError as error:
+                if wanted.is_required:
+                    raise
+                recalled = Recalled(_NOT_SEARCHED, [error.explain()])
+        for note in recalled.notes:
+            self.remark(note)
+        return (await self._assemble(self.session.since, recalled.text)).text
 
     def stay_in_session(self) -> None:
         """Ask the next question in the session of the last answer. Keep the files recorded before the first question as
@@ -277,39 +298,6 @@ class Attempt:
                 hint="Resume the thread to start the role with the files as they are.",
             ) from error
 
-    def _decide_session(self, cast: Cast) -> SessionChoice:
-        tier = self.loaded.role(self.role).resume
-        if not getattr(cast.agent, "can_resume", False):
-            return SessionChoice(f"new: {cast.name} cannot resume" if tier or self._origin else "")
-        return decide(
-            self.loaded.chain,
-            role=self.role,
-            agent=self.agent,
-            tier=tier,
-            workdir=self.workdir,
-            can_fork=getattr(cast.agent, "can_fork", False),
-            fork=fork_of(self.store, self.state),
-            # The session from which a failed attempt started might be the cause of the failure.
-            origin=None if self.tries and not self.lost_sessions else self._origin,
-            interrupted=self.note if self._is_left_here() else None,
-            lost=self.lost_sessions,
-        )
-
-    async def _search_repository(self) -> str:
-        """Return passages from the repository for a role that wants them, unless its session already contains them."""
-        wanted = self.loaded.role(self.role).knowledge
-        if wanted is None or self.session.since is not None:
-            return ""
-        try:
-            found = await self._recall(wanted, f"{self.loaded.task}\n{self.way.prompt}", self.workdir)
-        except UsageError as error:
-            if wanted.is_required:
-                raise
-            found = Recalled(_NOT_SEARCHED, [error.explain()])
-        for note in found.notes:
-            self.remark(note)
-        return found.text
-
     async def _assemble(self, since: int | None, recalled: str) -> prompt.Prompt:
         task, ask_python = self.loaded.task, self.loaded.playbook.prompts.get(self.role)
         if ask_python is not None:
@@ -360,20 +348,13 @@ class Attempt:
         """Write the note that names the agent, before the agent is asked. `run` marks the processes that the agent
         starts."""
         self.agent = self.mask.text(agent)
-        note = AttemptNote(
-            head=self.loaded.chain.head,
-            role=self.role,
+        note = self._begin_note()._replace(
             agent=self.agent,
             by=self.agent,
             run=run,
-            since=self._since,
-            recalled=self._recalled,
-            started_at=self.started_at,
             session=(not self.session.is_fork and self.session.session) or "",
             session_total=describe_usage(self.session.total),
             session_reason=self.session.reason,
-            tree=self.note.tree,
-            parts=self.dump_parts(),
             sandbox=self.note.sandbox,
         )
         self._write(note, "step_started", {"role": self.role, "agent": self.agent, "number": self.number})
@@ -384,7 +365,10 @@ class Attempt:
 
     def note_reuse(self, step: str, of_thread: str) -> None:
         """Record in the note in memory which finished step is being taken over; `write_note` stores the note."""
-        self.note = AttemptNote(
+        self.note = self._begin_note()._replace(reused={"step": step, "thread": of_thread})
+
+    def _begin_note(self) -> AttemptNote:
+        return AttemptNote(
             head=self.loaded.chain.head,
             role=self.role,
             since=self._since,
@@ -392,7 +376,6 @@ class Attempt:
             started_at=self.started_at,
             tree=self.note.tree,
             parts=self.dump_parts(),
-            reused={"step": step, "thread": of_thread},
         )
 
     def write_note(self) -> None:
@@ -444,7 +427,6 @@ class Attempt:
         self.note = self.note._replace(tree=stored)
 
     async def _send_files(self, files: Snapshot | None) -> None:
-        """Send the files of the thread's own folder to the store, so that other machines can fetch them."""
         sent = await self._shared.send(files, self.workdir) if self._shared else None
         if self._shared is None or sent is None:
             return
@@ -452,12 +434,10 @@ class Attempt:
             self.remark(f"the thread stays on this machine: {sent.reason}")
         draft, told = self.store.draft(), {"bytes": sent.size, "ms": sent.ms, "reason": sent.reason}
         try:
-            if (
-                self._ref is not None
-            ):  # a process that has lost the thread must not report the state of the thread's files
+            if self._ref is not None:
+                # A process that has lost the thread must not report the state of the thread's files.
                 self.look_again()
-                note = self.note.dump()
-                draft.move(attempt_name(self.thread), self._ref and self._ref.ref, self.previous, note)
+                self._add_note(draft, self.previous, self.note)
             self._shared.add(draft, sent)
             draft.event(self.thread, "files_sent", told)
             # The commit is durable, because the store must know the newest state of a folder.
@@ -546,7 +526,7 @@ class Attempt:
     def understand(self, found: reply.ParsedReply | reply.Suspension) -> StepResult:
         if isinstance(found, reply.Suspension):
             output = {"$status": SUSPEND, "reason": found.reason}
-            return StepResult(output, found.body, schema=SUSPENSION_SCHEMA)
+            return StepResult(output, found.body, schema=thread.SUSPENSION_SCHEMA)
         for repair in found.repairs:
             self.remark(repair)
         self.note = self.note._replace(detail=self._with_remarks(self.note.detail))
@@ -564,7 +544,7 @@ class Attempt:
             return StepResult(done.output, done.body, step=step)
         if done.turns:
             self.note = self.note._replace(detail=self._with_remarks({"turns": self.mask.value(done.turns)}))
-        schema = SUSPENSION_SCHEMA if adoption.is_suspension(done.output) else None
+        schema = thread.SUSPENSION_SCHEMA if adoption.is_suspension(done.output) else None
         return StepResult(done.output, done.body, raw=done.body, schema=schema, given=step)
 
     # -- failing --
@@ -597,7 +577,7 @@ class Attempt:
         event = {"attempt": attempt, "role": self.role, "error": self.mask.text(make_plain(error))}
         draft.event(self.thread, "attempt_failed", event)
         if self._is_owner:
-            draft.move(attempt_name(self.thread), self._ref and self._ref.ref, attempt, note.dump())
+            self._add_note(draft, attempt, note)
         for moved in draft.commit():
             self._ref = NoteRef(note, attempt, moved)
         self.previous, self.note = attempt, note
@@ -608,21 +588,17 @@ class Attempt:
     def unreadable(self, error: ExtractError) -> StepResult:
         """Return the result for an answer that could not be parsed. A moderator decides what happens next."""
         output = {"$status": ERROR, "reason": error.message}
-        return StepResult(output, error.raw, raw=error.raw, schema=ERROR_SCHEMA)
+        return StepResult(output, error.raw, raw=error.raw, schema=thread.ERROR_SCHEMA)
 
     def _note_given(self, error: AgentError) -> None:
-        """Add the output of a failed agent to the note."""
-        detail: dict[str, Any] = {}
-        if error.turns or error.files:
-            detail = {
-                "turns": [describe_turn(turn) for turn in error.turns],
-                **drop_empty({"files": list(error.files)}),
-            }
+        detail = drop_empty(
+            {"turns": [describe_turn(turn) for turn in error.turns], "files": list(error.files)}
+        )
         given = {
             "raw": error.text,
             "session": error.session,
             "children": list(error.children),
-            "detail": detail,
+            "detail": {"turns": [], **detail} if detail else {},
         }
         given = self.mask.value(make_plain(given))
         given["detail"] = self._with_remarks(given["detail"])
@@ -665,7 +641,7 @@ class Attempt:
             **self.put_context(draft),
         }
         known = drop_empty(fields, keep=("agent",))
-        return draft.put_as(thread.find_type(ATTEMPT_SCHEMAS, known), known)
+        return draft.put_as(thread.find_type(thread.ATTEMPT_SCHEMAS, known), known)
 
     # -- the contents of the step --
 
@@ -681,11 +657,11 @@ class Attempt:
                 else:
                     is_long = len(text) > _LITERAL
                     parts.append({"text": draft.put_text(text)} if is_long else {"literal": text})
-            told = draft.put_as(PROMPT_SCHEMA, {"parts": parts})
+            told = draft.put_as(thread.PROMPT_SCHEMA, {"parts": parts})
         return {
             "prompt": told,
             "edge_prompt": self.instruction,
-            "detail": draft.put_as(DETAIL_SCHEMA, note.detail) if note.detail else None,
+            "detail": draft.put_as(thread.DETAIL_SCHEMA, note.detail) if note.detail else None,
             "session": note.session,
             "session_reason": note.session_reason,
             "session_total": note.session_total,
@@ -713,14 +689,16 @@ class Attempt:
             )
         self._ref, self.previous = there, there.attempt if there else None
 
+    def _add_note(self, draft: Draft, attempt: str | None, note: AttemptNote) -> None:
+        draft.move(attempt_name(self.thread), self._ref and self._ref.ref, attempt, note.dump())
+
     def _write(self, note: AttemptNote, kind: str = "", body: JsonObject | None = None) -> None:
-        """Write the note and, if `kind` is given, an event."""
         self.note = note
         if not self._is_owner:
             return
         self.look_again()
         draft = self.store.draft()
-        draft.move(attempt_name(self.thread), self._ref and self._ref.ref, self.previous, note.dump())
+        self._add_note(draft, self.previous, note)
         if kind:
             draft.event(self.thread, kind, body or {})
         # This write survives a crash of the process; only the step's commit waits for the disk.
@@ -742,17 +720,3 @@ class Attempt:
         # If a process died, the detail already contains the remarks of that process.
         notes = list(dict.fromkeys([*detail.get("notes", ()), *self._remarks]))
         return {"turns": [], **detail, "notes": notes} if notes else detail
-
-
-def _workdir(store: Store, loaded: LoadedThread, way: Next, *, is_needed: bool) -> str:
-    """Return the role's work folder, or the folder that the edge's `location` names relative to it."""
-    workdir, location = loaded.workdir_of(way.role), way.location
-    folder = workfolder.for_step(
-        store, loaded.thread, loaded.chain, workdir, location=location, is_needed=is_needed
-    )
-    if is_needed and not os.path.isdir(folder):
-        raise UsageError(
-            f"the work folder {folder!r} does not exist",
-            hint="Create the folder, or fork the thread with another folder.",
-        )
-    return folder

@@ -45,7 +45,14 @@ class AttemptFiles:
         changes by a read-only role. Return None if the files from before the turn (`known`) were not recorded, or if
         the role's changes cannot be determined."""
         tree = await self._compare(known) if known else None
-        self._report_changes(tree)
+        watched, self._watched = self._watched, None
+        if watched is not None and watched[0] == (tree is not None):  # unrecorded files cannot be compared
+            found = treestate.changes(watched[1], self._look_at_rest(tree))
+            if tree is not None:
+                named = [f"{one.kind} {one.path}" for one in tree.changed]
+                found = treestate.shorten(found + named, tree.more)
+            if found:
+                self.remark(f"{self.role} {CHANGED_ANYWAY}: {', '.join(found)}")
         if tree is None or known is None or (head := find_head(self._top)) in ("", known.head):
             return tree
         begun = [f"^{known.head}"] if known.head else []
@@ -107,16 +114,6 @@ class AttemptFiles:
         if tree is None:
             return treestate.take(self.workdir)
         return treestate.take_rest(self.workdir, tree.left.omitted)
-
-    def _report_changes(self, tree: StepTree | None) -> None:
-        watched, self._watched = self._watched, None
-        if watched is None or watched[0] != (tree is not None):  # unrecorded files cannot be compared
-            return
-        found = treestate.changes(watched[1], self._look_at_rest(tree))
-        if tree is not None:
-            found = treestate.shorten(found + [f"{one.kind} {one.path}" for one in tree.changed], tree.more)
-        if found:
-            self.remark(f"{self.role} {CHANGED_ANYWAY}: {', '.join(found)}")
 
     # -- writing --
 

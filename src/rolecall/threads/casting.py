@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from rolecall.settings.settings import (
     tier_model,
     unknown_agent,
 )
+from rolecall.store.canonical import JsonObject
 from rolecall.threads.sandboxing import check_role
 from rolecall.threads.setup import HUMAN, Cast
 from rolecall.workflow.model import sandbox_of
@@ -175,28 +176,23 @@ def check_name(agent: str) -> None:
         )
 
 
-def _parts(book: Playbook) -> Iterator[tuple[str, str, str | None]]:
-    """Yield the key, the role and the agent name of each agent to bind. If a group lists agents, they get the keys
-    `ROLE#1`, `ROLE#2` and so on, and its members take them in turn. A team is skipped, because it has the agents of its
-    roles."""
-    for role, part in book.workflow.roles.items():
-        if part.group is None or not (part.group.agents or part.group.roles):
-            yield role, role, part.agent
-        elif part.group.agents:
-            for number, agent in enumerate(part.group.agents, 1):
-                yield f"{role}#{number}", role, agent
-
-
 def binder(
-    override: str | None = None, agents: Mapping[str, Mapping[str, Any]] | None = None
+    override: str | None = None, agents: Mapping[str, JsonObject] | None = None
 ) -> Callable[[Playbook], dict[str, Any]]:
     """Return a function that binds agents to the roles of a new thread, by name and with their current definitions in
-    the configuration. A role without a bound agent gets an agent from the configuration at its turn. `agents` are the
-    agents that `assign` gave to single roles."""
+    the configuration. A role without a bound agent gets an agent from the configuration at its turn. The agents that a
+    group lists get the keys `ROLE#1`, `ROLE#2` and so on. `agents` are those that `assign` gave to single roles."""
 
     def bind(book: Playbook) -> dict[str, Any]:
         settings, mask, bound = config.load(), config.mask(), dict[str, Any]()
-        for place, role, agent in _parts(book):
+        places: list[tuple[str, str, str | None]] = []
+        for role, part in book.workflow.roles.items():
+            if part.group is None or not (part.group.agents or part.group.roles):
+                places.append((role, role, part.agent))
+            else:  # members take the group's agents in turn; a team has the agents of its roles
+                listed = enumerate(part.group.agents, 1)
+                places += ((f"{role}#{number}", role, agent) for number, agent in listed)
+        for place, role, agent in places:
             chosen = agents[role]["name"] if agents and role in agents else override
             is_of_code = role in book.functions or (chosen is None and role in book.agents)
             if is_of_code or agent == HUMAN:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import Hint, InvalidPayload, UsageError
 from rolecall.settings.mask import Mask
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Draft, Store
 from rolecall.threads import thread
 from rolecall.threads.attempt import Attempt, StepResult
@@ -167,7 +168,7 @@ def answer(
     store: Store,
     ref: ThreadRef,
     playbook: Playbook,
-    output: Mapping[str, Any],
+    output: JsonObject,
     *,
     body: str,
     mask: Mask,

@@ -22,6 +22,7 @@ from rolecall.settings.repository import nearest
 from rolecall.settings.settings import EXTRACT_OF_PROJECT, Settings, keeps_trees, shares_trees
 from rolecall.settings.yaml12 import Problem
 from rolecall.store import holder
+from rolecall.store.canonical import JsonObject
 from rolecall.store.lazy import Module
 from rolecall.store.store import Store
 from rolecall.threads.casting import binder, cast, cast_stand_in
@@ -56,7 +57,13 @@ def engine(
     applies the project file around `folder`, the folder where the threads were started. `tiers` maps roles to model
     tiers. `shares_process` means that this process runs other threads as well. If `is_served`, members of groups are
     queued for the service."""
-    settings, environment = config.load(), _for_children(config.environment())
+    settings, environment = config.load(), config.environment()
+    # Agents work in other folders, so the paths of home and store are made absolute.
+    kind, colon, rest = environment.get("ROLECALL_STORE", "").rpartition(":")
+    if rest and not rest.startswith("//") and kind in ("", "files", "sqlite"):
+        environment["ROLECALL_STORE"] = f"{kind}{colon}{os.path.abspath(rest)}"
+    if environment.get("ROLECALL_HOME"):
+        environment["ROLECALL_HOME"] = config.home(environment)
     agents = _Agents(settings, environment, agent, tiers)
     loaded: dict[str, Playbook] = {}
 
@@ -65,10 +72,10 @@ def engine(
             loaded[node] = registry.load_node(store, node)
         return loaded[node]
 
-    def find_endpoint(overrides: Mapping[str, Any] | None) -> Endpoint | None:
+    def find_endpoint(overrides: JsonObject | None) -> Endpoint | None:
         return extract_endpoint(settings_for(folder), environment, overrides)
 
-    async def read_answer(raw: str, schema: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> Any:
+    async def read_answer(raw: str, schema: JsonObject, overrides: JsonObject | None) -> Any:
         """Ask the extract model. Load its configuration only now, because most answers are parsed without a model."""
         endpoint = find_endpoint(overrides)
         if endpoint is None:
@@ -158,16 +165,6 @@ def trees_of(store: Store, *, is_shared: bool = False) -> Trees:
     address = store.backend.address
     private = (config.home(), address.removeprefix("files:"))
     return Trees(config.trees_folder(address), private=private, is_shared=is_shared)
-
-
-def _for_children(environment: dict[str, str]) -> dict[str, str]:
-    """Return the environment with absolute paths for home and store, because agents work in other folders."""
-    kind, colon, rest = environment.get("ROLECALL_STORE", "").rpartition(":")
-    if rest and not rest.startswith("//") and kind in ("", "files", "sqlite"):
-        environment["ROLECALL_STORE"] = f"{kind}{colon}{os.path.abspath(rest)}"
-    if environment.get("ROLECALL_HOME"):
-        environment["ROLECALL_HOME"] = config.home(environment)
-    return environment
 
 
 def settings_for(folder: str | None) -> Settings:

@@ -90,7 +90,15 @@ async def look_ahead(
             rest = history.rest_from(way.role, number)
             return Outlook(tuple(ahead), way.role, str(why), rest, history.threads)
         ahead.append(Ahead(len(steps) + 1, way.role, reuse.origin_of(known)))
-        steps.insert(0, _as_step(store, known, parts, loaded))
+        fields = {
+            **known.step.payload,
+            "start": "",
+            "prev": loaded.chain.head or None,
+            "number": loaded.chain.number + 1,
+            "totals": add_totals(loaded.totals, way.role, {"steps": 1}),
+            "parts": parts.dump((known.step.payload.get("tree") or {}).get("found", "")),
+        }
+        steps.insert(0, Step(store, Node(known.step.id, "", fields, 0)))
         if known.step.tree is not None:
             folders.files[loaded.workdir_of(way.role)] = known.step.tree.left
 
@@ -98,7 +106,6 @@ async def look_ahead(
 async def _find_known(
     setup: Setup, loaded: LoadedThread, way: Next, folders: _Folders, chosen: bool | None
 ) -> tuple[KnownStep, Parts]:
-    """Return the finished step that would be taken over, and the parts of its key."""
     role, book = loaded.role(way.role), loaded.playbook
     if not reuse_of(loaded.workflow, way.role, chosen):
         raise _Stop("reuse is not switched on")
@@ -185,17 +192,3 @@ class _ChainAhead(Chain):
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self._steps)
-
-
-def _as_step(store: Store, known: KnownStep, parts: Parts, loaded: LoadedThread) -> Step:
-    """Return a finished step as it would appear in this thread."""
-    found = known.step
-    fields = {
-        **found.payload,
-        "start": "",
-        "prev": loaded.chain.head or None,
-        "number": loaded.chain.number + 1,
-        "totals": add_totals(loaded.totals, found.role, {"steps": 1}),
-        "parts": parts.dump((found.payload.get("tree") or {}).get("found", "")),
-    }
-    return Step(store, Node(found.id, "", fields, 0))

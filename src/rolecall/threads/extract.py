@@ -12,11 +12,12 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.errors import ExtractError
 from rolecall.settings.model_request import ModelRequest, excerpt
 from rolecall.settings.models import Endpoint
+from rolecall.store.canonical import JsonObject
 from rolecall.workflow.reply import ParsedReply, ReplyProblem, Suspension, fit
 
 MAX_RESPONSE = 8 * 1024 * 1024
@@ -26,6 +27,14 @@ end."""
 
 Message = Mapping[str, str]
 USAGE_FIELDS = ("prompt_tokens", "completion_tokens")
+
+
+_ADVICE = {
+    401: "Check the key of the extract model in the configuration.",
+    403: "Check the key of the extract model in the configuration.",
+    404: "Check the base URL and the name of the extract model in the configuration.",
+    429: "The endpoint limits requests: wait, then resume the thread.",
+}
 
 
 class Try(NamedTuple):
@@ -41,7 +50,7 @@ class Completion(NamedTuple):
 
 @dataclass(frozen=True)
 class Extracted:
-    output: Mapping[str, Any]
+    output: JsonObject
     usage: Mapping[str, int]
     """The usage, summed over all tries."""
     attempts: tuple[Try, ...]
@@ -54,22 +63,47 @@ Ask = Callable[[Endpoint, Sequence[Message]], Awaitable[Completion]]
 async def chat(endpoint: Endpoint, messages: Sequence[Message]) -> Completion:
     """Request one chat completion in JSON mode."""
     body = {"model": endpoint.model, "messages": list(messages), "response_format": {"type": "json_object"}}
-    reply = await _post(endpoint, json.dumps(body).encode())
+    request = ModelRequest(endpoint, "/chat/completions", "the extract model")
+    model = f"the extract model at {endpoint.place}"
+    hint = "Check the base URL in the configuration, and make sure that the endpoint is up."
+    try:
+        status, reply, _ = await asyncio.to_thread(request.send, json.dumps(body).encode(), most=MAX_RESPONSE)
+    except TimeoutError:
+        raise ExtractError(f"{model} did not answer within {endpoint.timeout:g} s", hint=hint) from None
+    except (OSError, HTTPException) as exc:
+        raise ExtractError(
+            f"{model} cannot be reached: {excerpt(exc, endpoint.api_key)}", hint=hint
+        ) from None
+    finally:
+        request.abort()
+    if 300 <= status < 400:
+        raise ExtractError(
+            f"{model} sent a redirect (HTTP {status}), which was not followed",
+            hint="Set the base URL to the target of the redirect, if you trust that server with the key.",
+        )
+    if status != 200:
+        outage = "Resume the thread when the endpoint works again." if status >= 500 else ""
+        raise ExtractError(
+            f"{model} refused with HTTP {status}: {excerpt(reply, endpoint.api_key)}",
+            hint=_ADVICE.get(status, outage),
+        )
+    if len(reply) > MAX_RESPONSE:
+        raise ExtractError(f"{model} sent more than {MAX_RESPONSE:,} bytes")
+
     try:
         decoded = json.loads(reply)
         text = decoded["choices"][0]["message"]["content"]
         usage = {name: (decoded.get("usage") or {}).get(name) for name in USAGE_FIELDS}
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         raise ExtractError(
-            f"the extract model at {endpoint.place} did not send a chat completion: "
-            f"{excerpt(reply, endpoint.api_key)}",
+            f"{model} did not send a chat completion: {excerpt(reply, endpoint.api_key)}",
             hint="Check that the base URL belongs to an OpenAI-compatible endpoint.",
         ) from None
     counts = {name: value if isinstance(value, int) and value > 0 else 0 for name, value in usage.items()}
     return Completion(text if isinstance(text, str) else "", counts)
 
 
-async def extract(raw: str, schema: Mapping[str, Any], *, endpoint: Endpoint, ask: Ask = chat) -> Extracted:
+async def extract(raw: str, schema: JsonObject, *, endpoint: Endpoint, ask: Ask = chat) -> Extracted:
     """Let the model at `endpoint` find the output in `raw`. Raise `ExtractError` after two failed tries."""
     instruction = (
         "The user message is the answer of an agent. Find in it the data that this JSON Schema describes and "
@@ -107,7 +141,7 @@ async def extract(raw: str, schema: Mapping[str, Any], *, endpoint: Endpoint, as
     )
 
 
-def _understand(text: str, schema: Mapping[str, Any]) -> ParsedReply | str:
+def _understand(text: str, schema: JsonObject) -> ParsedReply | str:
     """Parse the model's output, or return the reason why it cannot be used."""
     fenced = re.fullmatch(r"\s*```\w*[ \t]*\n(.*?)\n?[ \t]*```\s*", text, re.DOTALL)
     try:
@@ -122,44 +156,3 @@ def _understand(text: str, schema: Mapping[str, Any]) -> ParsedReply | str:
     if isinstance(result, ReplyProblem):
         return "; ".join((result.reason, *result.misfits))
     return result
-
-
-# -- one request --
-
-
-_ADVICE = {
-    401: "Check the key of the extract model in the configuration.",
-    403: "Check the key of the extract model in the configuration.",
-    404: "Check the base URL and the name of the extract model in the configuration.",
-    429: "The endpoint limits requests: wait, then resume the thread.",
-}
-
-
-async def _post(endpoint: Endpoint, body: bytes) -> bytes:
-    request = ModelRequest(endpoint, "/chat/completions", "the extract model")
-    model = f"the extract model at {endpoint.place}"
-    hint = "Check the base URL in the configuration, and make sure that the endpoint is up."
-    try:
-        status, data, _ = await asyncio.to_thread(request.send, body, most=MAX_RESPONSE)
-    except TimeoutError:
-        message = f"{model} did not answer within {endpoint.timeout:g} s"
-        raise ExtractError(message, hint=hint) from None
-    except (OSError, HTTPException) as exc:
-        message = f"{model} cannot be reached: {excerpt(exc, endpoint.api_key)}"
-        raise ExtractError(message, hint=hint) from None
-    finally:
-        request.abort()
-    if 300 <= status < 400:
-        raise ExtractError(
-            f"{model} sent a redirect (HTTP {status}), which was not followed",
-            hint="Set the base URL to the target of the redirect, if you trust that server with the key.",
-        )
-    if status != 200:
-        outage = "Resume the thread when the endpoint works again." if status >= 500 else ""
-        raise ExtractError(
-            f"{model} refused with HTTP {status}: {excerpt(data, endpoint.api_key)}",
-            hint=_ADVICE.get(status, outage),
-        )
-    if len(data) > MAX_RESPONSE:
-        raise ExtractError(f"{model} sent more than {MAX_RESPONSE:,} bytes")
-    return data

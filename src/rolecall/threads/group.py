@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from rolecall.store.canonical import JsonObject
 from rolecall.threads.state import Status, ThreadState
 from rolecall.workflow.model import Group
 
@@ -54,9 +55,7 @@ def fate_of(state: ThreadState) -> Fate:
     return Fate.OPEN
 
 
-def events_of(
-    state: ThreadState, kind: str, body: Mapping[str, Any]
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def events_of(state: ThreadState, kind: str, body: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     """Yield a member's recorded event in the words that `members.py` uses for those who follow the group. Leave out
     events about the service's queue."""
     is_by_service = body.get("by") == "service"
@@ -133,7 +132,7 @@ class Standing:
         return {key: value for key, value in asdict(self).items() if value}
 
 
-def load_standing(stored: Mapping[str, Any]) -> Standing:
+def load_standing(stored: JsonObject) -> Standing:
     known = dict(stored)
     for key in ("open", "waits", "short"):
         known[key] = {int(number): amounts for number, amounts in stored.get(key, {}).items()}

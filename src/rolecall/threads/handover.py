@@ -32,6 +32,7 @@ from rolecall.files import merge as merge_files
 from rolecall.files.merge import MergeCheck, Merged, SetAside, Work
 from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees, find_top
+from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import is_thread_id
 from rolecall.store.store import Store
 from rolecall.threads import workfolder
@@ -93,7 +94,6 @@ def _state(folder: WorkFolder) -> str:
 
 
 def _scan_pair(folder: WorkFolder) -> tuple[treestate.FolderState, treestate.FolderState]:
-    """Return the state of the folder that was copied, and the state of the copy."""
     return treestate.scan(folder.source), treestate.scan(folder.path)
 
 
@@ -165,13 +165,13 @@ def _diff_from_base(folder: WorkFolder, *options: str) -> git.GitResult:
         return git.run(path, "diff", *safe, *options, folder.base, env={"GIT_INDEX_FILE": index})
 
 
-def list_set_aside(store: Store, folder: str) -> Iterator[tuple[ThreadRef, Mapping[str, Any]]]:
+def list_set_aside(store: Store, folder: str) -> Iterator[tuple[ThreadRef, JsonObject]]:
     """Yield the threads whose work could not be merged by their group or by `plan run`, each with the `branch`, the
     `reason` and the `conflict`. Leave out threads whose work has since been merged or removed, and members of groups
     that still run. `folder` is a folder in the repository."""
     words = ("for-each-ref", "--sort=-committerdate", "--format=%(refname:lstrip=3)", "--no-merged=HEAD")
     branches = git.ask(folder, *words, f"refs/heads/{workfolder.BRANCHES}").text.split()
-    known: dict[str, dict[str, Mapping[str, Any]]] = {}
+    known: dict[str, dict[str, JsonObject]] = {}
     for ident in filter(is_thread_id, branches):
         with suppress(NotFound, Damaged):
             ref = read_thread(store, ident)
@@ -182,25 +182,20 @@ def list_set_aside(store: Store, folder: str) -> Iterator[tuple[ThreadRef, Mappi
                 if ref.state.parent not in known:
                     known[ref.state.parent] = _entries_set_aside(store, ref.state.parent)
                 entry = known[ref.state.parent].get(ident)
-            if entry is not None and not _is_elsewhere(folder, f"{workfolder.BRANCHES}{ident}"):
+            # Another branch, such as the branch of the parent thread's worktree, may contain this branch.
+            branch = f"{workfolder.BRANCHES}{ident}"
+            options = ("--format=%(refname:short)", f"--contains={branch}", "refs/heads/")
+            if entry is not None and git.ask(folder, "for-each-ref", *options).text.split() == [branch]:
                 yield ref, entry
 
 
-def _entries_set_aside(store: Store, parent: str) -> dict[str, Mapping[str, Any]]:
+def _entries_set_aside(store: Store, parent: str) -> dict[str, JsonObject]:
     ref = read_thread(store, parent)
     if ref is None or not ref.state.is_over:
         return {}
     steps = (step for step in Chain(store, ref.head) if step.agent == GROUP)
     entries = (entry for step in steps for entry in step.output.get("members", ()))
     return {entry["id"]: entry for entry in entries if entry["status"] == "set_aside"}
-
-
-def _is_elsewhere(folder: str, branch: str) -> bool:
-    """Return whether another branch, such as the branch of the parent thread's worktree, contains this branch."""
-    holding = git.ask(
-        folder, "for-each-ref", "--format=%(refname:short)", f"--contains={branch}", "refs/heads/"
-    )
-    return holding.text.split() != [branch]
 
 
 # -- merging --
@@ -379,14 +374,13 @@ def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, An
     removal."""
     refuse_running(store, ref)
     folders = ref.state.folders
-    found = {} if force else _folders_at_risk(store, ref)
     for why in () if force else _find_newer(store, ref):
         raise UsageError(
             f"the folders of thread {ref.id} cannot be removed here: {why}",
             hint="Remove them on that machine. With force, they are removed here, and the thread cannot continue "
             "on any machine.",
         )
-    if losses := [loss for folder in found.values() for loss in _find_losses(folder)]:
+    if losses := [] if force else list(_find_losses(store, ref)):
         raise UsageError(
             f"removing the folders of thread {ref.id} would lose {' and '.join(losses)}",
             hint=Hint("Keep a worktree's work, or remove it all", "merge_or_force", thread=ref.id),
@@ -440,9 +434,7 @@ def _reason_to_keep(store: Store, ref: ThreadRef) -> str:
         return f"the thread is {ref.state.status} and can still continue"
     if newer := next(_find_newer(store, ref), ""):
         return newer
-    at_risk = _folders_at_risk(store, ref)
-    losses = (_find_losses(folder, is_merge_needed=True) for folder in at_risk.values())
-    return " and ".join(loss for found in losses for loss in found)
+    return " and ".join(_find_losses(store, ref, is_merge_needed=True))
 
 
 def _find_newer(store: Store, ref: ThreadRef) -> Iterator[str]:
@@ -452,39 +444,32 @@ def _find_newer(store: Store, ref: ThreadRef) -> Iterator[str]:
             yield why
 
 
-def _folders_at_risk(store: Store, ref: ThreadRef) -> dict[str, WorkFolder]:
-    """Return the folders whose work could be lost. If machines share the store, a folder recorded as removed can still
-    exist on this machine."""
-    return {
-        kind: folder
-        for kind, folder in ref.state.folders.items()
-        if not folder.is_removed or (store.is_shared and os.path.isdir(folder.path))
-    }
+def _find_losses(store: Store, ref: ThreadRef, *, is_merge_needed: bool = False) -> Iterator[str]:
+    """Yield a description of each piece of work that removing a thread's folders would lose. With `is_merge_needed`,
+    work that only another thread's branch contains counts as lost."""
+    for folder in ref.state.folders.values():
+        path, is_there = folder.path, os.path.isdir(folder.path)
+        # If machines share the store, a folder recorded as removed can still exist on this machine.
+        if folder.is_removed and not (store.is_shared and is_there):
+            continue
+        if not folder.branch:
+            if is_there and (changes := _copy_changes(folder)):
+                yield f"the differences in {path} ({', '.join(changes[:5])}{', …' if changes[5:] else ''})"
+            continue
+        if is_there and (left := git.list_uncommitted(path)):
+            yield f"{plural(len(left), 'uncommitted change')} in {path}"
+        for nested in git.list_nested(path) if is_there else ():
+            yield f"the repository {nested} in {path}"
 
-
-def _find_losses(folder: WorkFolder, *, is_merge_needed: bool = False) -> Iterator[str]:
-    """Yield a description of each piece of work that removing a folder would lose. With `is_merge_needed`, work that
-    only another thread's branch contains counts as lost."""
-    path, is_there = folder.path, os.path.isdir(folder.path)
-    if not folder.branch:
-        if is_there and (changes := _copy_changes(folder)):
-            yield f"the differences in {path} ({', '.join(changes[:5])}{', …' if changes[5:] else ''})"
-        return
-    if is_there and (left := git.list_uncommitted(path)):
-        yield f"{plural(len(left), 'uncommitted change')} in {path}"
-    for nested in git.list_nested(path) if is_there else ():
-        yield f"the repository {nested} in {path}"
-
-    # The thread's commits that no other branch contains.
-    source, branch = folder.source, folder.branch
-    heads = [git.commit(source, f"refs/heads/{branch}"), git.commit(path, "HEAD") if is_there else None]
-    ours = [head for head in heads if head]
-    if not ours:
-        return
-    apart_from = f"{workfolder.BRANCHES}*" if is_merge_needed else branch
-    others = ["--not", f"--exclude={apart_from}", "--branches", "--tags", "--remotes"]
-    if checked_out := git.commit(source, "HEAD"):
-        others.append(checked_out)
-    if count := int(git.run(source, "rev-list", "--count", *ours, *others).text):
-        place = "not merged into any branch" if is_merge_needed else "not on any other branch"
-        yield f"{plural(count, 'commit')} that {'is' if count == 1 else 'are'} {place}"
+        # The thread's commits that no other branch contains.
+        source, branch = folder.source, folder.branch
+        heads = [git.commit(source, f"refs/heads/{branch}"), git.commit(path, "HEAD") if is_there else None]
+        if not (ours := [head for head in heads if head]):
+            continue
+        apart_from = f"{workfolder.BRANCHES}*" if is_merge_needed else branch
+        others = ["--not", f"--exclude={apart_from}", "--branches", "--tags", "--remotes"]
+        if checked_out := git.commit(source, "HEAD"):
+            others.append(checked_out)
+        if count := int(git.run(source, "rev-list", "--count", *ours, *others).text):
+            place = "not merged into any branch" if is_merge_needed else "not on any other branch"
+            yield f"{plural(count, 'commit')} that {'is' if count == 1 else 'are'} {place}"

@@ -70,8 +70,17 @@ def import_threads(
         done = done._replace(nodes=done.nodes + copied.nodes)
         done.problems.extend(copied.problems)
     with Store(FilesBackend(folder, create=False, cas=places[0])) as source:
-        _import_workflows(store, source, done)
         draft = store.draft()
+        for named in source.refs("workflow/"):
+            if (present := store.ref(named.name)) is not None:
+                done.kept.extend([named.name] if present.target != named.target else [])
+                continue
+            try:
+                store.get(named.target or "")
+                draft.move(named.name, None, named.target, dict(named.state))
+                done.workflows.append(named.name[9:])
+            except RolecallError as error:
+                done.unread.append(UnreadThread(named.name, error.message))
         for ref in read_threads(source):
             try:
                 _import_thread(store, draft, ref, done)
@@ -79,22 +88,6 @@ def import_threads(
                 done.unread.append(UnreadThread(ref.ref.name, error.message))
         draft.commit(durable=True)
     return done
-
-
-def _import_workflows(store: Store, source: Store, done: Imported) -> None:
-    draft = store.draft()
-    for ref in source.refs("workflow/"):
-        present = store.ref(ref.name)
-        if present is not None:
-            done.kept.extend([ref.name] if present.target != ref.target else [])
-            continue
-        try:
-            store.get(ref.target or "")
-            draft.move(ref.name, None, ref.target, dict(ref.state))
-            done.workflows.append(ref.name[9:])
-        except RolecallError as error:
-            done.unread.append(UnreadThread(ref.name, error.message))
-    draft.commit(durable=True)
 
 
 def _import_thread(store: Store, draft: Draft, ref: ThreadRef, done: Imported) -> None:

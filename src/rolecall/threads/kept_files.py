@@ -4,14 +4,14 @@ can be written to bundles."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rolecall.errors import Damaged
 from rolecall.files import tree_keep, tree_pack
 from rolecall.files.snapshot import load_tree
 from rolecall.files.tree_keep import Collected
 from rolecall.store import canonical
+from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import node_id
 from rolecall.store.store import META, Store
 from rolecall.store.verify import Fault
@@ -69,7 +69,7 @@ def name_trees(store: Store, *, skip_damaged: bool = False) -> dict[str, dict[st
     return named
 
 
-def _stored_trees(store: Store, *, skip_damaged: bool) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
+def _stored_trees(store: Store, *, skip_damaged: bool) -> Iterator[tuple[str, JsonObject | None]]:
     for ref in (*store.refs(attempt_name("")), *store.refs(group_name(""))):
         yield ref.name, ref.state.get("tree")
     # A fork at the start begins with files that only its source thread names, and that it may not have copied yet.

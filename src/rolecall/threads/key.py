@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.store import canonical
 from rolecall.store.backend import INDEX
+from rolecall.store.canonical import JsonObject
 from rolecall.store.lazy import Module
 from rolecall.threads.state import GROUP
 
@@ -77,18 +78,12 @@ class Parts(NamedTuple):
         return self.prompt.get(name, "") if name in PROMPT_PARTS else getattr(self, name)
 
 
-def load_parts(stored: Mapping[str, Any], tree: str) -> Parts:
+def load_parts(stored: JsonObject, tree: str) -> Parts:
     """Return the parts stored with a step. `tree` is the tree that the step's role found."""
-    return Parts(
-        stored["role"],
-        {name: stored[name] for name in PROMPT_PARTS if name in stored},
-        stored["agent"],
-        stored["version"],
-        tuple(stored.get("restrictions", ())),
-        stored.get("tree", tree),
-        stored.get("session", ""),
-        stored.get("repetition", 0),
-    )
+    known = {name: stored[name] for name in Parts._fields if name in stored}
+    prompt = {name: stored[name] for name in PROMPT_PARTS if name in stored}
+    restrictions = tuple(stored.get("restrictions", ()))
+    return Parts(**{"tree": tree, **known, "prompt": prompt, "restrictions": restrictions})
 
 
 def key_of(parts: Parts) -> str:
@@ -154,7 +149,7 @@ def describe_step(step: "ShownStep") -> list[Any]:
     return [step.role, output, step.body.strip()]
 
 
-def _describe_member(member: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_member(member: JsonObject) -> dict[str, Any]:
     kept = {name: value for name, value in member.items() if name not in ("id", "branch", "conflict")}
     if conflict := member.get("conflict"):
         files = [

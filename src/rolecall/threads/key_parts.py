@@ -104,7 +104,18 @@ async def find_parts(setup: Setup, asked: KeyInput, agent: object) -> Parts:
 def find_parts_of_call(setup: Setup, asked: KeyInput, function: RoleFunction) -> Parts:
     """Return the parts of the step for which a Python function is about to be called. A function can read every earlier
     step, so the parts cover all of them."""
-    prompt = digest_prompt(task=asked.task, item=_find_item(asked), steps=_digest_steps(asked))
+    # The digest of all earlier steps extends the digest computed for the last function called in the thread.
+    unread, earlier = list[Step](), ""
+    for step in asked.loaded.chain.with_above():
+        if step.role == FORK:
+            continue
+        unread.append(step)
+        if step.parts is not None and "steps" in step.parts.prompt:
+            earlier = step.parts.prompt["steps"]
+            break
+    for step in reversed(unread):
+        earlier = digest([earlier, describe_step(step.past)])
+    prompt = digest_prompt(task=asked.task, item=_find_item(asked), steps=earlier)
     return _combine(setup, asked, _add_workflow(identify_code(function), asked), prompt)
 
 
@@ -174,23 +185,6 @@ def _find_item(asked: KeyInput) -> Any:
     texts = [role.prompt, role.procedure]
     is_same = texts == [defined.prompt, defined.procedure]
     return None if is_same and member.item is None else [member.item, *texts]
-
-
-def _digest_steps(asked: KeyInput) -> str:
-    """Return the digest of all earlier steps. It extends the digest computed for the last function called in the
-    thread."""
-    unread = list[Step]()
-    found = ""
-    for step in asked.loaded.chain.with_above():
-        if step.role == FORK:
-            continue
-        unread.append(step)
-        if step.parts is not None and "steps" in step.parts.prompt:
-            found = step.parts.prompt["steps"]
-            break
-    for step in reversed(unread):
-        found = digest([found, describe_step(step.past)])
-    return found
 
 
 def _count_repetitions(store: Store, asked: KeyInput, parts: Parts) -> int:

@@ -6,16 +6,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.agents.process import end_leftovers
 from rolecall.errors import UsageError
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle
 from rolecall.threads.state import ThreadRef, check_run, group_name, read_members, read_note, read_thread
@@ -58,7 +58,7 @@ def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
     return Killed(ref, process, was_stuck)
 
 
-def ask_to_stop(lease: Mapping[str, Any]) -> int | None:
+def ask_to_stop(lease: JsonObject) -> int | None:
     """Send SIGTERM to the process that runs the thread and return its id, even if the process has already ended. Return
     None for a process of another host or user; such a process learns from its lease that it must stop."""
     if lease.get("host") != holder.me("")["host"]:

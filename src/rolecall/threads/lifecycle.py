@@ -30,17 +30,7 @@ from rolecall.threads.state import (
     read_thread,
     read_threads,
 )
-from rolecall.threads.thread import (
-    BY_PERSON_SCHEMA,
-    FORK,
-    FORK_SCHEMA,
-    MEMBER_SCHEMA,
-    PERSON,
-    PERSON_SCHEMA,
-    START_SCHEMA,
-    STEP_SCHEMA,
-    Chain,
-)
+from rolecall.threads.thread import FORK, PERSON, Chain
 from rolecall.workflow import command, registry
 from rolecall.workflow.model import StoredWorkflow, own_folders
 from rolecall.workflow.route import Next, Stuck
@@ -116,8 +106,8 @@ def start(
     draft = store.draft()
     node = workflow if isinstance(workflow, str) else registry.add_workflow(draft, workflow)
     fields = {"workflow": node, "prompt": mask.text(prompt), "cwd": os.path.realpath(cwd)}
-    head = draft.put_as(START_SCHEMA, fields)
-    draft.put_schema(STEP_SCHEMA)  # an external agent needs this schema to store the first step
+    head = draft.put_as(thread.START_SCHEMA, fields)
+    draft.put_schema(thread.STEP_SCHEMA)  # an external agent needs this schema to store the first step
     draft.commit()
     book = registry.load_node(store, workflow) if isinstance(workflow, str) else workflow
     for role in sessions or ():
@@ -133,12 +123,11 @@ def start(
         sessions=dict(sessions or {}),
         limits=dict(limits or {}),
         reuse=reuse,
-        eval=cell.run if cell else "",
-        repeat=cell.repeat or None if cell else None,
     )
     kind, told = "started" if queue is None else "queued", {"workflow": node}
-    ident = cell.thread if cell else ident
-    return _add_thread(store, head, book, state, kind, told, ident=ident, work=work, queue=queue, also=also)
+    return _add_thread(
+        store, head, book, state, kind, told, ident=ident, cell=cell, work=work, queue=queue, also=also
+    )
 
 
 def _refuse_secret(agent: str, mask: Mask) -> None:
@@ -187,9 +176,9 @@ def fork(
         }
         is_member = chain.start.member is not None
         given = store.get(chain.start.id).payload if is_member else {}
-        head = draft.put_as(MEMBER_SCHEMA if is_member else START_SCHEMA, {**given, **fields})
+        head = draft.put_as(thread.MEMBER_SCHEMA if is_member else thread.START_SCHEMA, {**given, **fields})
         if chain.last is not None:  # a `$FORK` step marks where the new start takes effect
-            mark = draft.put_as(FORK_SCHEMA, {"from": at})
+            mark = draft.put_as(thread.FORK_SCHEMA, {"from": at})
             head = _put_marker(store, draft, chain, FORK, mark, start=head)
         draft.commit()
     stored = workflow if isinstance(workflow, str) else chain.start.workflow
@@ -206,22 +195,11 @@ def fork(
         title=thread.title_of(title),
         limits={**chain.start.limits, **limits},
         reuse=reuse,
-        eval=cell.run if cell else "",
-        repeat=cell.repeat or None if cell else None,
     )
     return _add_thread(
-        store,
-        head,
-        book,
-        state,
-        "forked",
-        {"from": at},
-        ident=cell and cell.thread,
-        work=work,
-        source=source,
-        trees=trees,
-        also=also,
-    )
+        store, head, book, state, "forked", {"from": at},
+        cell=cell, work=work, source=source, trees=trees, also=also,
+    )  # fmt: skip
 
 
 def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
@@ -268,12 +246,14 @@ def _add_thread(
     *,
     work: str | None,
     ident: str | None = None,
+    cell: EvalThread | None = None,
     source: ThreadRef | None = None,
     trees: str | None = None,
     queue: int | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
-    """Add a thread whose head is `head`, and then make its folders."""
+    if cell is not None:
+        ident, state = cell.thread, state._replace(eval=cell.run, repeat=cell.repeat or None)
     ident = ident or thread.new_thread_id(store.now())
     chain = Chain(store, head)
     loaded = LoadedThread(ident, chain, book)
@@ -399,9 +379,7 @@ def resume(
         )
     if ref.state.until is not None and (note := read_note(store, ref.id)) is not None:
         played = read_thread(store, note.note.session) if note.note.by.startswith("workflow:") else None
-        if (
-            played is not None and played.state.until is not None
-        ):  # the thread that plays its role is waiting, too
+        if played is not None and played.state.until is not None:  # the thread that plays its role waits, too
             resume(store, played, mask=mask)
     chain, draft = Chain(store, ref.head), store.draft()
     head: str = ref.head
@@ -414,7 +392,7 @@ def resume(
         said = {"reason": ref.state.reason, "answer": words, "role": role}
         said |= {"prompt": called.prompt} if called.prompt else {}
         said |= {"location": called.location} if called.location else {}
-        output = draft.put_as(BY_PERSON_SCHEMA if by else PERSON_SCHEMA, {**said, **whose})
+        output = draft.put_as(thread.BY_PERSON_SCHEMA if by else thread.PERSON_SCHEMA, {**said, **whose})
         head = _put_marker(store, draft, chain, PERSON, output, start=chain.start.id)
         state = state._replace(role=role, steps=chain.number + 1)
     if limits:
@@ -429,9 +407,9 @@ def resume(
         # Members that have failed are tried again. The time for which the group was suspended does not count against
         # its deadline.
         now = store.now()
-        facts = {"retry": now, "deadline": group.state.get("deadline", 0) + now - ref.ref.updated}
-        kept = {key: value for key, value in facts.items() if key == "retry" or key in group.state}
-        kept |= {key: group.state[key] for key in ("tree",) if key in group.state}
+        kept = {"retry": now, **{key: group.state[key] for key in ("deadline", "tree") if key in group.state}}
+        if "deadline" in kept:
+            kept["deadline"] += now - ref.ref.updated
         draft.move(group.name, group, group.target, kept)
     move(draft, ref, state if is_run_here else queue_again(store, draft, ref, state), head=head)
     return load(draft.commit(durable=True)[-1])
@@ -499,16 +477,14 @@ def kill(
         if ref.state.has_ended:
             raise UsageError(f"thread {ref.id} is already {ref.state.status}")
         # Find out whether the thread is running before the service can learn of the kill.
-        lease = ref.state.lease
-        is_running = lease and holder.is_alive(lease, now=store.now())
-        told = mask.text(reason)
+        is_running, told = is_held(store, ref), mask.text(reason)
         draft = store.draft()
         draft.event(ref.id, "killed", {"reason": told, "exit_code": KILLED})
         move(draft, ref, ref.state.move_to(Status.KILLED, role=None, reason=told))
         for place in thread.in_service(store, ref):
             draft.move(place.name, place)
         try:
-            return load(draft.commit(durable=True)[0]), lease if is_running else {}
+            return load(draft.commit(durable=True)[0]), ref.state.lease if is_running else {}
         except Conflict:  # for example because the lease was renewed
             ref = thread.find(store, ref.id)
 
@@ -519,11 +495,15 @@ def tell_service(ref: ThreadRef) -> None:
         poke(config.home(), ref.id)
 
 
+def is_held(store: Store, ref: ThreadRef) -> bool:
+    """Return whether a live process runs the thread."""
+    return bool(ref.state.lease) and holder.is_alive(ref.state.lease, now=store.now())
+
+
 def refuse_running(store: Store, ref: ThreadRef) -> None:
     """Raise `Conflict` if a live process runs the thread."""
-    lease = ref.state.lease
-    if lease and holder.is_alive(lease, now=store.now()):
+    if is_held(store, ref):
         raise Conflict(
-            f"thread {ref.id} is being run by {holder.describe(lease)}",
+            f"thread {ref.id} is being run by {holder.describe(ref.state.lease)}",
             hint="Wait until it stops, or stop it.",
         )

@@ -19,7 +19,7 @@ from rolecall.store.schema import Type
 from rolecall.store.store import Store
 from rolecall.threads import thread
 from rolecall.threads.state import ThreadRef, WorkFolder
-from rolecall.threads.thread import FORK, PERSON, Chain, Member, Step
+from rolecall.threads.thread import FORK, PERSON, Chain, Step
 from rolecall.workflow import route
 from rolecall.workflow.model import (
     END,
@@ -62,9 +62,18 @@ class LoadedThread:
         self.cwd = fork.cwd if fork else chain.start.cwd
         """The folder that the thread's roles share."""
         self.defined = playbook.workflow
-        """The workflow as it is stored. In `workflow`, the texts of a member's role contain the member's item."""
-        if chain.start.member is not None:
-            playbook = _playbook_of_member(playbook, chain.start.member)
+        """The workflow as it is stored. In `workflow`, the texts of a member's role contain the member's item, and its
+        agent is the one of that member."""
+        if (member := chain.start.member) is not None:
+            name, role = groups.role_of(
+                self.defined,
+                member.group.role,
+                number=member.number,
+                count=member.group.size,
+                item=member.item,
+            )
+            workflow = self.defined._replace(roles={**self.defined.roles, name: role})
+            playbook = playbook._replace(workflow=workflow)
         self.playbook = playbook
         self.workflow = playbook.workflow
 
@@ -148,16 +157,6 @@ class LoadedThread:
             listed = "".join(f"\n  {misfit}" for misfit in misfits)
             raise InvalidPayload(f"`output` does not fit the schema of the role:{listed}", misfits)
         return result
-
-
-def _playbook_of_member(playbook: Playbook, member: Member) -> Playbook:
-    """Return the playbook with the role as the member plays it, with the member's item in the texts and the member's
-    agent from the list."""
-    workflow, group = playbook.workflow, member.group
-    name, role = groups.role_of(
-        workflow, group.role, number=member.number, count=group.size, item=member.item
-    )
-    return playbook._replace(workflow=workflow._replace(roles={**workflow.roles, name: role}))
 
 
 def name_of(function: Any) -> str:
@@ -277,13 +276,16 @@ def way_on(loaded: LoadedThread, role: str, output: Any, body: str, *, is_new: b
         return Next(member.role, member.group.prompt, member.group.location) if role == START else Ended()
     if loaded.playbook.moderator is not None:
         return _ask_moderator(loaded, loaded.playbook.moderator, role, output, body, is_new=is_new)
+    conditions = loaded.workflow.conditions
+    names = {edge.condition for edge in loaded.workflow.graph.get(role, ()) if edge.condition}
+    needed = count_steps_for(*(conditions[name].expression for name in names if name in conditions))
     new = [{"role": role, "output": output, "body": body}] if is_new else []
     return route.route(
         loaded.workflow,
         role=role,
         output=output,
         start=loaded.start_view,
-        steps=[*loaded.messages.recent(_count_steps_needed(loaded, role)), *new],
+        steps=[*loaded.messages.recent(needed), *new],
         steps_count=loaded.steps_count + len(new),
         thread=loaded.thread,
         body=body,
@@ -313,17 +315,6 @@ class Outputs(JsonObject):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def _count_steps_needed(loaded: LoadedThread, role: str) -> int:
-    """Return the number of past steps that the conditions after a role look at."""
-    names = {edge.condition for edge in loaded.workflow.graph.get(role, ()) if edge.condition}
-    if not names:
-        return 0
-    known = [
-        loaded.workflow.conditions[name].expression for name in names if name in loaded.workflow.conditions
-    ]
-    return count_steps_for(*known)
 
 
 def count_steps_for(*expressions: str) -> int:

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rolecall.agents.protocol import Cancel
+from rolecall.agents.protocol import Cancel, Usage
 from rolecall.errors import AgentError, Conflict, RolecallError, StorageError, UsageError
 from rolecall.store import canonical, holder
 from rolecall.store.backend import Ref
-from rolecall.store.ids import NodeId, ThreadId, member_id
+from rolecall.store.canonical import JsonObject
+from rolecall.store.ids import NodeId, ThreadId
 from rolecall.store.store import Draft, Store
 from rolecall.threads import killing, lifecycle, thread, workfolder
 from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.commit import Outcome, commit, settle
 from rolecall.threads.group import Amounts, Decision, Fate, Standing, fate_of, load_standing, plan
 from rolecall.threads.lease import Held
-from rolecall.threads.loaded_thread import LoadedThread, count_steps_for, suggest_more
+from rolecall.threads.loaded_thread import count_steps_for, suggest_more
 from rolecall.threads.member_files import MemberFiles, describe
 from rolecall.threads.nested import sum_usage
 from rolecall.threads.report import item_text
@@ -46,15 +47,8 @@ from rolecall.threads.state import (
     read_note,
     read_thread,
 )
-from rolecall.threads.thread import (
-    ITEMS_SCHEMA,
-    LIMITS,
-    MEMBER_SCHEMA,
-    ROSTER_SCHEMA,
-    STEP_SCHEMA,
-    Chain,
-    Roster,
-)
+from rolecall.threads.storable import describe_usage
+from rolecall.threads.thread import LIMITS, Chain, Roster
 from rolecall.workflow.group import items_of, output_schema, role_of, status_of
 from rolecall.workflow.model import MOST_MEMBERS, Group, given, member_roles
 from rolecall.workflow.route import Suspended
@@ -92,55 +86,53 @@ async def play(setup: Setup, run: Run, held: Held, attempt: Attempt, cancel: Can
 def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles) -> Ref:
     """Store the list of members before the first member starts. Raise `UsageError` if such a group cannot be formed."""
     store, loaded, way = setup.store, attempt.loaded, attempt.way
-    group = loaded.role(way.role).group or Group()
+    role = loaded.role(way.role)
+    group = role.group or Group()
     steps = loaded.messages.recent(count_steps_for(group.each)) if group.each else []
     try:
         items = items_of(group, start=loaded.start_view, steps=steps, steps_count=loaded.steps_count)
-        _check_items(loaded, way.role, group, items)
+        # Find problems that would prevent asking the members, before anything incurs costs.
+        count = len(items)
+        if count > MOST_MEMBERS:
+            raise UsageError(
+                f"the list has {count:,} items, but a group can have at most {MOST_MEMBERS:,} members"
+            )
+        if isinstance(group.join, int) and 0 < count < group.join:
+            raise UsageError(
+                f"at least {group.join} members must be done, but the list has only {count} items"
+            )
+        is_template = not group.roles and any("{{" in text for text in (role.prompt, role.procedure))
+        for number, item in enumerate(items, 1):
+            if group.each and (size := len(canonical.encode(item))) > LARGEST_ITEM:
+                raise UsageError(
+                    f"item {number} has {size:,} bytes, but an item can have at most {LARGEST_ITEM:,}",
+                    hint="Put long texts into files and list their paths.",
+                )
+            if is_template:
+                role_of(loaded.workflow, way.role, number=number, count=count, item=item)
     except UsageError as error:
         raise UsageError(error.message, hint=f"{error.hint} {_AGAIN}".lstrip()) from None
     if items:
-        for role in member_roles(loaded.workflow, way.role):
-            files.plan(held.thread, role)
+        for played in member_roles(loaded.workflow, way.role):
+            files.plan(held.thread, played)
 
     draft, now = store.draft(), store.now()
-    fields: dict[str, Any] = {"role": way.role, "above": held.head, "count": len(items), "at": now}
+    fields: dict[str, Any] = {"role": way.role, "above": held.head, "count": count, "at": now}
     if group.each:
-        fields["items"] = draft.put_as(ITEMS_SCHEMA, setup.mask.value(items))
+        fields["items"] = draft.put_as(thread.ITEMS_SCHEMA, setup.mask.value(items))
     if way.prompt:
         fields["prompt"] = setup.mask.text(way.prompt)
     if way.location:
         fields["location"] = way.location
-    roster = draft.put_as(ROSTER_SCHEMA, fields)
-    draft.put_schema(STEP_SCHEMA)  # an external agent needs this schema to store the first step
+    roster = draft.put_as(thread.ROSTER_SCHEMA, fields)
+    draft.put_schema(thread.STEP_SCHEMA)  # an external agent needs this schema to store the first step
     state: dict[str, Any] = {"deadline": now + int(group.deadline * 60_000)} if group.deadline else {}
     if attempt.note.tree:
         state["tree"] = attempt.note.tree
     draft.move(group_name(held.thread), None, roster, state)
-    draft.event(held.thread, "group", {"role": way.role, "count": len(items), "group": roster})
+    draft.event(held.thread, "group", {"role": way.role, "count": count, "group": roster})
     [ref] = draft.commit(durable=True)
     return ref
-
-
-def _check_items(loaded: LoadedThread, role: str, group: Group, items: list[Any]) -> None:
-    """Find problems that would prevent asking the members, before anything incurs costs."""
-    if len(items) > MOST_MEMBERS:
-        raise UsageError(
-            f"the list has {len(items):,} items, but a group can have at most {MOST_MEMBERS:,} members"
-        )
-    if isinstance(group.join, int) and 0 < len(items) < group.join:
-        raise UsageError(
-            f"at least {group.join} members must be done, but the list has only {len(items)} items"
-        )
-    is_template = any("{{" in text for text in (loaded.role(role).prompt, loaded.role(role).procedure))
-    for number, item in enumerate(items, 1):
-        if group.each and (size := len(canonical.encode(item))) > LARGEST_ITEM:
-            raise UsageError(
-                f"item {number} has {size:,} bytes, but an item can have at most {LARGEST_ITEM:,}",
-                hint="Put long texts into files and list their paths.",
-            )
-        if is_template and not group.roles:
-            role_of(loaded.workflow, role, number=number, count=len(items), item=item)
 
 
 class Members:
@@ -203,7 +195,11 @@ class Members:
                     continue
                 if decision.suspend:
                     return self._suspend(decision)
-                ready += self._start(decision.start)
+                if decision.start:
+                    draft = self._store.draft()
+                    self._add(draft, decision.start)
+                    draft.commit(durable=False)
+                    ready += decision.start
                 while ready and len(running) < self._group.at_once:
                     number = ready.popleft()
                     stops[number] = asyncio.Event()
@@ -213,9 +209,12 @@ class Members:
                         return outcome
                     ready = deque(self._standing.open)  # somebody has answered these members
                     continue
+                seconds = [_LOOK_SECONDS] if elsewhere else []
+                if deadline := self._ref.state.get("deadline"):
+                    seconds.append(max(0.0, (deadline - self._store.now()) / 1000))
                 ended, _ = await asyncio.wait(
                     {stopped, *running},
-                    timeout=self._seconds_to_look(elsewhere),
+                    timeout=min(seconds, default=None),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in ended & running.keys():
@@ -253,26 +252,23 @@ class Members:
             if is_joining:
                 outcome = await self._join(decision.stop, cancel)
             else:
-                outcome = self._rest({**self._find_stranded(), **decision.start})
+                # Members that another process started, and that the service has not queued, are queued, too.
+                granted = {}
+                for number, amounts in self._standing.open.items():
+                    ref = read_thread(self._store, self._id(number))
+                    if ref is None or ref.state.status not in (Status.IDLE, Status.RUNNING):
+                        continue
+                    if not lifecycle.is_held(self._store, ref) and not thread.in_service(self._store, ref):
+                        granted[number] = amounts
+                outcome = self._rest({**granted, **decision.start})
             if outcome is not None:
                 return outcome
             self._ref = self._store.ref(self._ref.name) or self._ref
 
-    def _find_stranded(self) -> dict[int, Amounts]:
-        """Return the members that another process started and that the service has not queued."""
-        found = {}
-        for number, amounts in self._standing.open.items():
-            ref = read_thread(self._store, self._id(number))
-            if ref is not None and ref.state.status in (Status.IDLE, Status.RUNNING):
-                is_held = bool(ref.state.lease) and holder.is_alive(ref.state.lease, now=self._store.now())
-                if not is_held and not thread.in_service(self._store, ref):
-                    found[number] = amounts
-        return found
-
     # -- how they stand --
 
     def _id(self, number: int) -> ThreadId:
-        return ThreadId(member_id(self._roster.at, number, f"{self._held.thread}/{self._roster.id}"))
+        return self._roster.member(self._held.thread, number)
 
     def _role(self, number: int) -> str:
         return self._roles[(number - 1) % len(self._roles)]
@@ -309,25 +305,19 @@ class Members:
             fate = Fate.SHORT
         amounts: Amounts = {key: ref.state.limits.get(key, 0) for key in self._limits}
         if self._limits and fate not in (Fate.OPEN, Fate.WAITS):
-            amounts = self._amounts_used(ref, amounts)
+            reserved, used, last = amounts, self._usage_of(ref), Chain(self._store, ref.head).last
+            amounts = {key: used.get(key, 0) for key in self._limits}
+            is_reused = last is not None and last.reused and not last.payload.get("attempt")
+            has_agent = not is_reused and (last is None or not is_unpaid(last.agent))
+            if "cost" in amounts and "cost" not in used and has_agent:  # not reported, so it may be all
+                amounts["cost"] = reserved["cost"]
         is_new = ref.ref.updated > self._ref.state.get("retry", 0)
         self._standing.note(number, fate, amounts=amounts, reason=ref.state.reason, is_new=is_new)
         if fate is not Fate.OPEN:
-            used = {"used": amounts} if self._limits and fate is not Fate.WAITS else {}
-            self._tell(number, "over", {"status": fate.value, "reason": ref.state.reason, **used})
+            body = {"status": fate.value, "reason": ref.state.reason}
+            is_used = self._limits and fate is not Fate.WAITS
+            self._tell(number, "over", body | ({"used": amounts} if is_used else {}))
         return fate
-
-    def _amounts_used(self, ref: ThreadRef, reserved: Amounts) -> Amounts:
-        """Return what a member has used of the amounts that are limited. If an agent did not report its cost, the
-        member counts as having spent all of the cost reserved for it."""
-        used, last = self._usage_of(ref), Chain(self._store, ref.head).last
-        has_agent = last is None or not is_unpaid(last.agent)
-        if last is not None and last.reused and not last.payload.get("attempt"):
-            has_agent = False
-        amounts = {key: used.get(key, 0) for key in self._limits}
-        if "cost" in amounts and "cost" not in used and has_agent:
-            amounts["cost"] = reserved["cost"]
-        return amounts
 
     def _usage_of(self, ref: ThreadRef) -> dict[str, float]:
         """Return the amounts that a member has used, including failed attempts that no step links to yet. A stopped
@@ -342,19 +332,11 @@ class Members:
             used |= {key: max(used.get(key, 0), amount) for key, amount in reserved.items()}
         return used
 
-    def _tell(self, number: int, kind: str, body: Mapping[str, Any]) -> None:
+    def _tell(self, number: int, kind: str, body: JsonObject) -> None:
         told = {"number": number, "thread": self._id(number), "kind": kind, "body": body}
         self._setup.watch("member", told)
 
     # -- running --
-
-    def _start(self, granted: Mapping[int, Amounts]) -> Iterable[int]:
-        """Start or continue members, each with the limits granted to it."""
-        if granted:
-            draft = self._store.draft()
-            self._add(draft, granted)
-            draft.commit(durable=False)
-        return granted
 
     def _add(self, draft: Draft, granted: Mapping[int, Amounts], queued: QueuePlace | None = None) -> None:
         for number, limits in granted.items():
@@ -386,7 +368,7 @@ class Members:
             if queued is not None:  # the machine that runs the member must find its folders
                 workfolder.make(kind, folder)
         fields = {"workflow": start.workflow, "prompt": "", "cwd": place.cwd}
-        head = draft.put_as(MEMBER_SCHEMA, {**fields, "group": self._roster.id, "member": own})
+        head = draft.put_as(thread.MEMBER_SCHEMA, {**fields, "group": self._roster.id, "member": own})
         of_role = {key: value for key, value in self._state.limits.items() if key.startswith(f"{role}.")}
         agents = self._state.agents
         turns = len(self._group.agents)
@@ -430,17 +412,12 @@ class Members:
                 way = Suspended(f"{self._role(number)}: {error.explain()}")
                 settle(replace(self._setup, watch=partial(self._tell, number)), ref, way, RESUME)
 
-    def _seconds_to_look(self, elsewhere: set[int]) -> float | None:
-        deadline = self._ref.state.get("deadline")
-        left = [max(0.0, (deadline - self._store.now()) / 1000)] if deadline else []
-        return min([*left, *([_LOOK_SECONDS] if elsewhere else [])], default=None)
-
     def _look_elsewhere(self, elsewhere: set[int]) -> list[int]:
         """Record the members that have ended in other processes. Return the members whose process is gone."""
         abandoned = []
         for number in sorted(elsewhere):
             ref = thread.find(self._store, self._id(number))
-            is_held = bool(ref.state.lease) and holder.is_alive(ref.state.lease, now=self._store.now())
+            is_held = lifecycle.is_held(self._store, ref)
             if self._note_ref(ref) is not Fate.OPEN:
                 elsewhere.discard(number)
             elif not is_held:
@@ -451,7 +428,7 @@ class Members:
     async def _stop(self, reason: str) -> None:
         """End the unfinished members for good, and wait until the amounts that they have used are recorded."""
         numbers = [*self._standing.open, *self._standing.waits, *self._standing.short]
-        leases: dict[ThreadId, Mapping[str, Any]] = {}
+        leases: dict[ThreadId, JsonObject] = {}
         for number in numbers:
             ref = thread.find(self._store, self._id(number))
             with suppress(UsageError):  # the member has ended
@@ -521,7 +498,7 @@ class Members:
         """Merge the members' files if the group merges them, and commit the step that joins the members' results.
         Return None if somebody has continued a member."""
         ref = self._store.ref(self._ref.name) or self._ref
-        members, texts, used, usage = list[dict[str, Any]](), list[str](), Counter[str](), Counter[str]()
+        members, texts, used, usage = list[dict[str, Any]](), list[str](), Counter[str](), Usage()
         done, saved = dict[int, ThreadRef](), list[Mapping[str, float]]()
         for one in self._read_results():
             if fate_of(one.state) is Fate.OPEN:
@@ -534,7 +511,7 @@ class Members:
             texts.append(text)
             used.update(self._usage_of(one))
             saved.append(thread.saved_in(self._store, one))
-            usage.update({key: value for key, value in asdict(sum_usage(self._store, one)).items() if value})
+            usage = usage.plus(sum_usage(self._store, one))
         for number in range(len(members) + 1, self._roster.size + 1):
             told = {"status": "stopped", "output": None, "id": "", "reason": stopped}
             members.append(self._entry(number) | told)
@@ -553,8 +530,7 @@ class Members:
         }
         attempt, body = self._attempt, _cut(texts)
         attempt.started_at = self._roster.at
-        usage_of_all = {key: round(value, 10) for key, value in usage.items()}
-        attempt.note = attempt.note._replace(usage=usage_of_all, tree=ref.state.get("tree", {}))
+        attempt.note = attempt.note._replace(usage=describe_usage(usage), tree=ref.state.get("tree", {}))
         await attempt.leave_files()
         steps = max(1, int(used["steps"]))
         amounts = {key: value for key, value in used.items() if value}
@@ -620,7 +596,6 @@ class Members:
 
 
 def _is_recorded(store: Store, member: str) -> bool:
-    """Return whether the process of a stopped member has recorded its attempt."""
     note = read_note(store, member)
     return note is not None and bool(note.attempt) and not note.note.agent
 

@@ -6,14 +6,15 @@ attempt, so the same child continues after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from rolecall.agents.protocol import Cancel, Played, Usage
 from rolecall.errors import UsageError
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle, thread
 from rolecall.threads.attempt import Attempt
+from rolecall.threads.sessions import add_usages
 from rolecall.threads.setup import Setup, Watch
 from rolecall.threads.state import Status, ThreadRef, read_note, read_thread
 from rolecall.threads.thread import Chain
@@ -41,7 +42,7 @@ async def play(
     if ref.state.status == Status.SUSPENDED:  # resuming the parent also resumes the child
         lifecycle.resume(store, ref, mask=setup.mask)
 
-    def watch(kind: str, body: Mapping[str, Any]) -> None:
+    def watch(kind: str, body: JsonObject) -> None:
         if kind == "step":
             arguments = {"status": body["status"], "thread": child}
             parent.note_sign("tool_call", {"name": f"{workflow}/{body['role']}", "arguments": arguments})
@@ -96,8 +97,4 @@ def sum_usage(store: Store, ref: ThreadRef) -> Usage:
     waiting = read_note(store, ref.id)
     failed = [payload.get("attempt") for payload in used] + [waiting.attempt if waiting else None]
     used += [attempt.payload for newest in failed for attempt in thread.read_attempts(store, newest)]
-    records = [payload.get("usage") or {} for payload in used]
-    costs = [record["cost"] for record in records if record.get("cost")]
-    keys = ("input_tokens", "output_tokens", "cached_tokens", "turns")
-    total = {key: sum(record.get(key, 0) for record in records) for key in keys}
-    return Usage(**total, cost=round(sum(costs), 6) if costs else None)
+    return add_usages(used)

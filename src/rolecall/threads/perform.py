@@ -95,9 +95,23 @@ async def _play(
         attempt.fail(f"the answer could not be read: {found.reason}")
         answer = await ask(correction=prompt.correction(found, role.schema))
         found = reply.parse(answer.text, role.schema)
-    if isinstance(found, reply.ReplyProblem):
-        found = await _extract(setup, attempt, answer, found, cancel)
-    return attempt.understand(found)
+    if not isinstance(found, reply.ReplyProblem):
+        return attempt.understand(found)
+
+    # If the extract model finds no output, either, the answer is kept, so that it can be read later.
+    attempt.note = attempt.note._replace(unread=True)
+    try:
+        reading = setup.extract(answer.text, role.schema, role.extract)
+        output, usage = await unless(cancel, "reading the answer", reading)
+    except ExtractError as error:
+        attempt.add_usage(error.usage)
+        why = "; ".join([found.reason, *found.misfits])
+        raise ExtractError(
+            f"the answer could not be read ({why}), and {error.message}", raw=answer.text,
+            attempts=error.attempts, usage=error.usage, hint=error.hint, is_outage=error.is_outage,
+        ) from error  # fmt: skip
+    attempt.add_usage(usage)
+    return attempt.understand(reply.ParsedReply(output, answer.text))
 
 
 async def _ask(
@@ -190,27 +204,3 @@ def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[st
         for name in capabilities.STORE_VARIABLES:
             environment.pop(name, None)
     return environment
-
-
-async def _extract(
-    setup: Setup, attempt: Attempt, answer: AgentAnswer, problem: reply.ReplyProblem, cancel: protocol.Cancel
-) -> reply.ParsedReply:
-    """Find the output with the extract model. If that fails, keep the answer, so that it can be read later."""
-    role = attempt.loaded.role(attempt.role)
-    attempt.note = attempt.note._replace(unread=True)
-    try:
-        reading = setup.extract(answer.text, role.schema, role.extract)
-        output, usage = await unless(cancel, "reading the answer", reading)
-    except ExtractError as error:
-        attempt.add_usage(error.usage)
-        found = "; ".join([problem.reason, *problem.misfits])
-        raise ExtractError(
-            f"the answer could not be read ({found}), and {error.message}",
-            raw=answer.text,
-            attempts=error.attempts,
-            usage=error.usage,
-            hint=error.hint,
-            is_outage=error.is_outage,
-        ) from error
-    attempt.add_usage(usage)
-    return reply.ParsedReply(output, answer.text)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from rolecall.store.canonical import JsonObject
 from rolecall.threads.state import GROUP
 from rolecall.workflow.model import SUSPEND, StoredRole
 from rolecall.workflow.reply import ReplyProblem, Shape, render
@@ -34,7 +35,7 @@ class ShownStep(NamedTuple):
     number: int
     """The step's number in the thread, counted from 1."""
     role: str
-    output: Mapping[str, Any]
+    output: JsonObject
     body: str = ""
     agent: str = ""
     is_cut: bool = False
@@ -83,8 +84,16 @@ def assemble(
         knowledge: passages from the repository, for a role that asks for them.
         last_turn: the number of the role's last step, if its session continues; None for a new session.
     """
-    shown = choose_steps(newest_first, since=last_turn or 0, quota=quota, show_command=show_command)
-    happened = _show_history(shown, since=last_turn or 0, show_command=show_command)
+    since = last_turn or 0
+    shown = choose_steps(newest_first, since=since, quota=quota, show_command=show_command)
+    happened = [part for _, part in shown]
+    if shown:
+        texts = ["# What happened since your last turn" if since else "# What happened"]
+        first, last = since + 1, shown[0][0].number - 1
+        if count := last - since:
+            which = f"Step {first} is" if count == 1 else f"Steps {first} to {last} ({count} steps) are"
+            texts.append(f"{which} not shown here. To read more: `{show_command}`")
+        happened[:0] = [PromptPart("happened", text) for text in texts]
     now = PromptPart("instruction", f"# Now\n\n{instruction.strip()}" if instruction.strip() else "")
     if last_turn is not None:
         parts = [*happened, now, PromptPart("reminder", _reminder(role.schema))]
@@ -101,7 +110,7 @@ def assemble(
     return Prompt(tuple(part for part in parts if part.text), tuple(step for step, _ in shown))
 
 
-def correction(problem: ReplyProblem, schema: Mapping[str, Any]) -> str:
+def correction(problem: ReplyProblem, schema: JsonObject) -> str:
     """Return the message that asks the agent, in the same session, to correct an answer that could not be parsed."""
     found = "".join(f"\n- {misfit}" for misfit in problem.misfits)
     return (
@@ -111,7 +120,7 @@ def correction(problem: ReplyProblem, schema: Mapping[str, Any]) -> str:
     )
 
 
-def deliverable(schema: Mapping[str, Any]) -> str:
+def deliverable(schema: JsonObject) -> str:
     """Describe the form of answer that `reply.parse` expects for a schema."""
     shape = Shape(schema)
     if not shape.declared:
@@ -138,7 +147,7 @@ def deliverable(schema: Mapping[str, Any]) -> str:
 # -- the form of an answer --
 
 
-def _form(schema: Mapping[str, Any]) -> str:
+def _form(schema: JsonObject) -> str:
     required = required_fields(schema)
     fields = "\n".join(
         field_line(name, items[0], is_required=name in required)
@@ -147,21 +156,21 @@ def _form(schema: Mapping[str, Any]) -> str:
     return f"Fields:\n{fields}\n\nFor example:\n\n{render(example_output(schema), 'Your report.').rstrip()}"
 
 
-def required_fields(schema: Mapping[str, Any]) -> set[str]:
+def required_fields(schema: JsonObject) -> set[str]:
     names = set(schema.get("required", ()))
     for branch in schema.get("allOf", ()):
         names |= required_fields(branch)
     return names
 
 
-def example_output(schema: Mapping[str, Any]) -> dict[str, Any]:
+def example_output(schema: JsonObject) -> dict[str, Any]:
     """Return an example output with the required fields, or with all fields if no field is required."""
     required = required_fields(schema)
     every = {name: _example(items[0]) for name, items in Shape(schema).declared.items()}
     return {name: value for name, value in every.items() if name in required} or every
 
 
-def field_line(name: str, item: Mapping[str, Any], *, is_required: bool, indent: str = "") -> str:
+def field_line(name: str, item: JsonObject, *, is_required: bool, indent: str = "") -> str:
     """Describe a field on one line, followed by indented lines for the fields inside it."""
     need = "required" if is_required else "optional"
     about = f". {item['description'].strip()}" if item.get("description") else ""
@@ -175,7 +184,7 @@ def field_line(name: str, item: Mapping[str, Any], *, is_required: bool, indent:
     return "\n".join([line, *lines])
 
 
-def _kind(item: Mapping[str, Any]) -> str:
+def _kind(item: JsonObject) -> str:
     if "const" in item:
         return f"always `{_literal(item['const'])}`"
     if "enum" in item:
@@ -210,7 +219,7 @@ def _literal(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _example(item: Mapping[str, Any]) -> Any:
+def _example(item: JsonObject) -> Any:
     """Return an example value of the right type. Use constants and the author's examples literally."""
     for keyword in ("const", "default"):
         if keyword in item:
@@ -240,7 +249,7 @@ def _suspend(shape: Shape) -> str:
     )
 
 
-def _reminder(schema: Mapping[str, Any]) -> str:
+def _reminder(schema: JsonObject) -> str:
     shape = Shape(schema)
     begin = "It is your turn again in the same role and scope."
     if not shape.declared:
@@ -287,19 +296,6 @@ def choose_steps(
         left -= len(part.text) if shown else min(len(part.text), quota // 2)
         shown.append((step, part))
     return shown[::-1]
-
-
-def _show_history(
-    shown: list[tuple[ShownStep, PromptPart]], *, since: int, show_command: str
-) -> list[PromptPart]:
-    if not shown:
-        return []
-    texts = ["# What happened since your last turn" if since else "# What happened"]
-    first, last = since + 1, shown[0][0].number - 1
-    if count := last - since:
-        which = f"Step {first} is" if count == 1 else f"Steps {first} to {last} ({count} steps) are"
-        texts.append(f"{which} not shown here. To read more: `{show_command}`")
-    return [*(PromptPart("happened", text) for text in texts), *(part for _, part in shown)]
 
 
 def _cut_members(step: ShownStep) -> tuple[dict[str, Any], int]:

@@ -212,10 +212,8 @@ def prove(
     for claim in claims:
         chain: SealedChain | None = None
         if given is not None and given.step == claim.step:
-            if (given.thread, given.digest) != (
-                claim.thread,
-                claim.digest,
-            ):  # none of the proof's content can be trusted
+            if (given.thread, given.digest) != (claim.thread, claim.digest):
+                # None of the proof's content can be trusted.
                 raise Damaged(
                     f"the proof is not the one that {claim.commit[:12]} sealed: its digest is {given.digest}",
                     hint="Get it again from where it was exported.",
@@ -274,7 +272,11 @@ class _Proving:
                 "the steps themselves: no commit has their digest, so the store alone vouches for them"
             )
         for one in {commit.id, claim.commit} - {""}:
-            if not _is_whole(self.folder, one):
+            # Git does not check a commit's id when it reads the commit.
+            data = git.ask(self.folder, "cat-file", "commit", one, env=_PLAIN).out
+            found = new_hash("sha1" if len(one) == 40 else "sha256", usedforsecurity=False)
+            found.update(b"commit %d\0" % len(data) + data)
+            if found.hexdigest() != one:
                 self.problems.append(f"the commit {one[:12]} is damaged: its bytes do not give its id")
 
         steps = tuple(_read_steps(chain, self.store))
@@ -311,7 +313,11 @@ class _Proving:
         if len(work.parents) == 2:
             ours, theirs = work.parents
             self._check_merge(ours, theirs)
-            self._find_unknown(ours, theirs, steps)
+            made = {one for step in steps for one in step.commits}
+            for one in _read_commits(self.folder, theirs, f"^{ours}"):
+                is_known = one.id in made or one.claim.step
+                if not is_known and not (self.store and find_step(self.store, f"commit-{one.id}")):
+                    self.uncovered.append(f"who made the commit {one.id[:12]} ({one.title}), which it merges")
             base = git.ask(self.folder, "merge-base", ours, theirs, env=_PLAIN).text
             work = _find_commit(self.folder, theirs)
         found = next((step for step in reversed(steps) if step.left == work.tree), None)
@@ -348,26 +354,17 @@ class _Proving:
         """Report a problem if the merge contains anything that neither of its two parents contained."""
         merged = git.ask(self.folder, "merge-tree", "--write-tree", ours, theirs, env=_PLAIN)
         tree = merged.text.partition("\n")[0]
-        if merged.code or tree == self.commit.tree:
-            if merged.code:
-                why = "they conflict" if merged.code == 1 else "git 2.38 or later can say"
-                self.problems.append(
-                    f"it is not known whether the merge contains only what its parents contained: {why}"
-                )
-            return
-        words = ("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", tree, self.commit.tree)
-        changed = git.ask(self.folder, *words, env=_PLAIN).words
-        self.problems.append(
-            f"the merge contains something that neither of its parents contained, in {_join(changed)}"
-        )
-
-    def _find_unknown(self, ours: str, theirs: str, steps: tuple[ProvenStep, ...]) -> None:
-        """Add the merged commits that no known step made to `uncovered`."""
-        made = {one for step in steps for one in step.commits}
-        for one in _read_commits(self.folder, theirs, f"^{ours}"):
-            is_known = one.id in made or one.claim.step
-            if not is_known and not (self.store and find_step(self.store, f"commit-{one.id}")):
-                self.uncovered.append(f"who made the commit {one.id[:12]} ({one.title}), which it merges")
+        if merged.code:
+            why = "they conflict" if merged.code == 1 else "git 2.38 or later can say"
+            self.problems.append(
+                f"it is not known whether the merge contains only what its parents contained: {why}"
+            )
+        elif tree != self.commit.tree:
+            words = ("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", tree, self.commit.tree)
+            changed = _join(git.ask(self.folder, *words, env=_PLAIN).words)
+            self.problems.append(
+                f"the merge contains something that neither of its parents contained, in {changed}"
+            )
 
     def _read_merge_check(self) -> Iterator[ProofCheck]:
         """Yield the command that had to succeed after `plan run` merged the commit, as the store's log records it."""
@@ -400,7 +397,10 @@ def _read_steps(chain: SealedChain, store: Store | None) -> Iterator[ProvenStep]
     for node in reversed([node for node in _walk(chain) if "prev" in chain.show(node)]):
         step = chain.show(node)
         record, output = chain.show(step["detail"]), chain.show(step["output"])
-        attempts = list(_read_attempts(chain, record))
+        attempts, attempt = list[JsonObject](), record.get("attempt")
+        while attempt in chain.nodes:
+            attempts.append(chain.show(attempt))
+            attempt = attempts[-1].get("previous")
         trees = [one.get("tree", {}) for one in (record, *attempts)]
         is_person = step["agent"] == HUMAN or step["role"] == PERSON
         by = record.get("by") or output.get("by") or {}
@@ -431,13 +431,6 @@ def _read_steps(chain: SealedChain, store: Store | None) -> Iterator[ProvenStep]
             person=by.get("person", "?") if is_person else "",
             door=by.get("door", ""),
         )
-
-
-def _read_attempts(chain: SealedChain, record: JsonObject) -> Iterator[JsonObject]:
-    node = record.get("attempt")
-    while node in chain.nodes:
-        yield (shown := chain.show(node))
-        node = shown.get("previous")
 
 
 def _read_checks(chain: SealedChain, steps: Iterable[ProvenStep]) -> Iterator[ProofCheck]:
@@ -484,13 +477,6 @@ def _read_commits(folder: str, *words: str) -> Iterator[Commit]:
         thread, step = thread if is_thread_id(thread) else "", step if is_named else ""
         claim = Claim(ident, thread, step, sealed[1] if sealed else "")
         yield Commit(ident, tree, tuple(parents.split()), message.partition("\n")[0], claim)
-
-
-def _is_whole(folder: str, commit: str) -> bool:
-    """Return whether the bytes of a commit match its id. Git does not check this when it reads a commit."""
-    data = git.ask(folder, "cat-file", "commit", commit, env=_PLAIN).out
-    kind = "sha1" if len(commit) == 40 else "sha256"
-    return new_hash(kind, b"commit %d\0" % len(data) + data, usedforsecurity=False).hexdigest() == commit
 
 
 def _list_changes(folder: str, before: str, after: str) -> dict[str, str]:

@@ -19,7 +19,6 @@ from rolecall.threads.state import ThreadRef, read_thread
 REF = "request/threads"
 _MOST = 200
 """The number of newest requests that are kept."""
-_ATTEMPTS = 20
 
 Create = Callable[[Also | None], ThreadRef]
 """Creates a thread. The argument, if any, adds to the same transaction."""
@@ -35,15 +34,25 @@ class Request(NamedTuple):
 def create_once(store: Store, request: Request, also: Also | None, create: Create) -> ThreadRef:
     """Return the thread that `create` creates, together with `also`, or the thread that an earlier request with the
     same key created. Raise `Conflict` if the earlier request asked for something else."""
-    for _ in range(_ATTEMPTS):
+    key, content = map(_digest, request)
+    while True:
         seen = store.ref(REF)
+        if (made := find(store, request, seen)) is not None:
+            return made
+
+        def record(ident: str, draft: Draft, seen: Ref | None = seen) -> None:
+            known = seen.state["newest"] if seen else ()
+            others = [entry for entry in known if entry[0] != key]
+            draft.move(REF, seen, state={"newest": [*others, [key, content, ident]][-_MOST:]})
+            if also is not None:
+                also(ident, draft)
+
         try:
-            return _create(store, request, seen, also, create)
+            return create(record)
         except Conflict:
             there = store.ref(REF)
             if (there and there.version) == (seen and seen.version):
                 raise  # another change caused the conflict
-    return _create(store, request, store.ref(REF), also, create)
 
 
 def find(store: Store, request: Request, seen: Ref | None) -> ThreadRef | None:
@@ -64,18 +73,3 @@ def find(store: Store, request: Request, seen: Ref | None) -> ThreadRef | None:
 
 def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:32]
-
-
-def _create(store: Store, request: Request, seen: Ref | None, also: Also | None, create: Create) -> ThreadRef:
-    if (made := find(store, request, seen)) is not None:
-        return made
-    key, content = map(_digest, request)
-    known: list[list[str]] = seen.state["newest"] if seen else []
-
-    def record(ident: str, draft: Draft) -> None:
-        others = [entry for entry in known if entry[0] != key]
-        draft.move(REF, seen, state={"newest": [*others, [key, content, ident]][-_MOST:]})
-        if also is not None:
-            also(ident, draft)
-
-    return create(record)

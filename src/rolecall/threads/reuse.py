@@ -5,14 +5,12 @@ The two steps have the same key, so the role would be asked the same thing, of t
 
 from __future__ import annotations
 
-from rolecall.agents.protocol import Usage
 from rolecall.errors import Damaged, NotFound
-from rolecall.files.snapshot import StepTree
 from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.attempt_files import CHANGED_ANYWAY
 from rolecall.threads.key import key_of
 from rolecall.threads.key_parts import KnownStep, find_step
-from rolecall.threads.sessions import usage_of
+from rolecall.threads.sessions import add_usages
 from rolecall.threads.storable import describe_usage
 from rolecall.threads.thread import Reused, Step, count_usage
 
@@ -38,10 +36,7 @@ def origin_of(known: KnownStep) -> Reused:
     step = known.step
     if step.reused is not None:
         return step.reused
-    used = Usage()
-    for record in (step.payload, *step.attempts()):
-        used = used.plus(usage_of(record.get("usage")) or Usage())
-    return Reused(step.id, known.thread, describe_usage(used))
+    return Reused(step.id, known.thread, describe_usage(add_usages((step.payload, *step.attempts()))))
 
 
 async def take_over(attempt: Attempt, *, has_effects: bool = False) -> StepResult | None:
@@ -89,22 +84,18 @@ async def _take_step(attempt: Attempt, known: KnownStep, *, is_begun: bool = Fal
 
     attempt.note_reuse(step.id, known.thread)
     if tree.left.tree != tree.found.tree:
-        if reason := await _change_files(attempt, tree, is_begun=is_begun):
+        if is_begun and not attempt.reuse:
+            reason = "reuse was switched off after it had begun"
+            reason = await attempt.files.undo_changes(tree, reason)
+        else:
+            attempt.write_note()  # before the first file is written
+            reason = await attempt.files.repeat_changes(tree, is_begun=is_begun)
+        if reason:
             attempt.remark(f"{REFUSED}{reason}")
             return None
+        await attempt.leave_files()
         if attempt.tree is None or attempt.tree.left.tree != tree.left.tree:
             attempt.remark("other files changed while the step was being reused")
             result = result._replace(is_exact=False)
     attempt.note_taken(files)
     return result
-
-
-async def _change_files(attempt: Attempt, tree: StepTree, *, is_begun: bool) -> str:
-    """Apply the changes of the reused step that the note names. Return the reason if that is not possible."""
-    if is_begun and not attempt.reuse:
-        return await attempt.files.undo_changes(tree, "reuse was switched off after it had begun")
-    attempt.write_note()  # before the first file is written
-    reason = await attempt.files.repeat_changes(tree, is_begun=is_begun)
-    if not reason:
-        await attempt.leave_files()
-    return reason

@@ -116,7 +116,14 @@ class Sealer:
                 waiting.pop()
                 continue
             if node not in read:
-                read[node] = self._read(node)
+                record = self._store.record(node)
+                check(record)
+                digest = sha256_of("" if record.id == record.type else record.type, record.data)
+                if record.sha256 not in (None, digest):
+                    raise Damaged(f"node {node} is damaged: its bytes do not give its SHA-256", node=node)
+                shown = _show(record.type, payload_of(record))
+                own = SealedNode(record.type, digest.hex(), shown, {})
+                read[node] = own, sorted({*self._store.derive_refs(record)})
             sealed, refs = read[node]
             if missing := [one for one in refs if one not in self._sealed]:
                 waiting += missing  # a node's id depends on the nodes it refers to, so there are no cycles
@@ -124,15 +131,6 @@ class Sealer:
             known = sealed._replace(refs={one: self._sealed[one][1] for one in refs})
             self._sealed[node] = (known, known.seal(node))
         return self._sealed[root][1]
-
-    def _read(self, node: str) -> tuple[SealedNode, list[str]]:
-        record = self._store.record(node)
-        check(record)
-        digest = sha256_of("" if record.id == record.type else record.type, record.data)
-        if record.sha256 not in (None, digest):
-            raise Damaged(f"node {node} is damaged: its bytes do not give its SHA-256", node=node)
-        refs = sorted({*self._store.derive_refs(record)})
-        return SealedNode(record.type, digest.hex(), _show(record.type, payload_of(record)), {}), refs
 
     def chain(self, ident: str, step: str) -> SealedChain:
         """Return a step together with every node before it that has fields to show."""
@@ -164,18 +162,10 @@ _PARTS = {
 """The fields that are shown in part. File names, addresses and digests of texts count as content."""
 
 _RECORD = (
-    "number",
-    "prompt",
-    "usage",
-    "attempt",
-    "children",
-    "group",
-    "tree",
-    "parts",
-    "reused",
-    "by",
-    "sandbox",
+    *("number", "prompt", "usage", "attempt", "children", "group"),
+    *("tree", "parts", "reused", "by", "sandbox"),
 )
+_WORKFLOW = ("name", "version")
 _ATTEMPT = ("role", "agent", "started_at", "completed_at", "ending", "previous", "number", "tree", "sandbox")
 
 
@@ -191,7 +181,7 @@ def _shown_fields() -> dict[str, tuple[str, ...]]:
         ((thread.MEMBER_SCHEMA,), ("workflow", "group", "member")),
         ((thread.ROSTER_SCHEMA,), ("role", "above", "count", "at")),
         ((thread.PERSON_SCHEMA, thread.BY_PERSON_SCHEMA), ("role", "by")),
-        (model.SCHEMAS, ("name", "version")),
+        (model.SCHEMAS, _WORKFLOW),
     ]
     return {node_id(META, canonical.encode(one)): names for schemas, names in tables for one in schemas}
 
@@ -206,12 +196,7 @@ def _show(type_id: str, payload: Any) -> JsonObject:
         return {"status": status} if isinstance(status, str) and _STATUS.fullmatch(status) else {}
     shown = {name: payload[name] for name in names if name in payload}
     shown |= {name: part(shown[name]) for name, part in _PARTS.items() if name in shown}
-    if type_id in _workflow_types():  # commands that had to succeed after the work of a group was merged
+    if names is _WORKFLOW:  # commands that had to succeed after the work of a group was merged
         groups = {name: role.get("group") or {} for name, role in payload["roles"].items()}
         shown |= {"checks": {name: group["check"] for name, group in groups.items() if "check" in group}}
     return shown
-
-
-@cache
-def _workflow_types() -> frozenset[str]:
-    return frozenset(node_id(META, canonical.encode(one)) for one in model.SCHEMAS)

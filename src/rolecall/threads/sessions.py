@@ -9,12 +9,14 @@ with roles that begin in a session of an earlier thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import reduce
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.agents.protocol import Usage
 from rolecall.settings.mask import Mask
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads import thread
 from rolecall.threads.state import AttemptNote, ThreadState, read_thread
@@ -155,7 +157,6 @@ def _begin_in(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) ->
 def _find_obstacle(
     step: Step, session: str, tier: str, workdir: str, fork: Fork | None, can_fork: bool
 ) -> str | None:
-    """Return the reason why the session of a step cannot be resumed, or None."""
     if step.payload["cwd"] != workdir:  # some agents would work in the session's own folder
         return f"the session belongs to {step.payload['cwd']}"
     if fork is not None and not can_fork:
@@ -188,8 +189,13 @@ def files_of(step: Step) -> set[str]:
     return files
 
 
-def usage_of(record: Mapping[str, Any] | None) -> Usage | None:
+def usage_of(record: JsonObject | None) -> Usage | None:
     return Usage(**record) if record else None
+
+
+def add_usages(records: Iterable[JsonObject]) -> Usage:
+    """Return the total usage of steps and failed attempts."""
+    return reduce(Usage.plus, (usage_of(record.get("usage")) or Usage() for record in records), Usage())
 
 
 class StoredMemory:

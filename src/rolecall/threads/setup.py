@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.agents import protocol
 from rolecall.errors import NotFound, UsageError
@@ -13,6 +13,7 @@ from rolecall.files.tree import Trees
 from rolecall.settings import capabilities
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads.sandboxing import no_layers
 from rolecall.workflow.command import RUN
@@ -33,11 +34,9 @@ def is_unpaid(agent: str) -> bool:
 
 Casting = Callable[[Playbook, str], "Cast"]
 """Takes a playbook and a role; returns the agent that plays the role."""
-Watch = Callable[[str, Mapping[str, Any]], None]
+Watch = Callable[[str, JsonObject], None]
 """Receives the kind and the body of each event as it happens."""
-Extract = Callable[
-    [str, Mapping[str, Any], Mapping[str, Any] | None], Awaitable[tuple[Mapping[str, Any], Mapping[str, Any]]]
-]
+Extract = Callable[[str, JsonObject, JsonObject | None], Awaitable[tuple[JsonObject, JsonObject]]]
 """Takes an answer, a schema and the role's overrides; returns the output and the usage, or raises `ExtractError`."""
 
 
@@ -92,7 +91,7 @@ class Setup:
     """Creates a unique token for a lease or for an agent's processes."""
     environment: Mapping[str, str]
     mask: Mask
-    bind: Callable[[Playbook], Mapping[str, Any]] = lambda _book: {}
+    bind: Callable[[Playbook], JsonObject] = lambda _book: {}
     """Binds agents to the roles of a new child thread, if a workflow plays a role."""
     keeps_agents: bool = True
     """Whether a thread uses the agents that were bound when it started."""

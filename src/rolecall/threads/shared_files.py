@@ -19,7 +19,7 @@ import json
 import os
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from shlex import quote
 from typing import Any, NamedTuple
@@ -179,7 +179,6 @@ class SharedFolder:
         return tree_pack.write_pack(ours, [snapshot.tree], without=known_trees, most=rest), commits
 
     def _put(self, pack: bytes) -> list[str]:
-        """Put a pack into the store, and return the ids of its parts."""
         ids = []
         for batch in range(0, len(pack), _BATCH * _CHUNK):
             draft = self._store.draft()
@@ -225,14 +224,23 @@ class SharedFolder:
         is_there = os.path.isdir(path) and not is_remains
         began = time.monotonic()
         try:
-            if is_there:
-                self._check_place()
-            sent = list(self._read_sent(ref))
+            if is_there:  # git must not treat the folder as part of another repository
+                is_worktree = os.path.exists(os.path.join(path, ".git"))
+                if find_top(path) != os.path.realpath(path) or (self._folder.branch and not is_worktree):
+                    raise UsageError(
+                        "the folder does not belong to the thread; copy what you need from it, then remove it"
+                    )
+            sent = [self._store.get(ref.target).payload]  # newest first
+            while previous := sent[-1].get("previous"):
+                sent.append(self._store.get(previous).payload)
             size = 0
             for entry in reversed(await asyncio.to_thread(self._find_missing, ref, sent, trees)):
-                packs = self._read_packs(entry)
-                await asyncio.to_thread(self._receive, ref, packs, trees)
-                size += sum(map(len, packs))
+                commits, objects = (
+                    b"".join(b64decode(self._store.get(part).payload) for part in entry[name])
+                    for name in ("commits", "objects")
+                )
+                await asyncio.to_thread(self._receive, ref, commits, objects, trees)
+                size += len(commits) + len(objects)
             await asyncio.to_thread(self._bring, ref, sent, trees, mark, is_there=is_there)
         except (OSError, RolecallError) as error:
             self._store.ref(self._name)  # raises if the server is unreachable: retry later
@@ -250,14 +258,6 @@ class SharedFolder:
         self.mark(self._store.move(self._name, ref, ref.target, state))
         return fetched
 
-    def _read_sent(self, ref: Ref) -> Iterator[JsonObject]:
-        """Yield the sends, newest first."""
-        node = ref.target
-        while node is not None:
-            entry = self._store.get(node).payload
-            yield entry
-            node = entry.get("previous")
-
     def _find_missing(self, ref: Ref, sent: Sequence[JsonObject], trees: Trees) -> list[JsonObject]:
         """Return the newest sends, down to but not including the first whose objects are already on this machine."""
         source, repository = self._folder.source, ref.state["repository"]
@@ -271,17 +271,7 @@ class SharedFolder:
             missing.append(entry)
         return missing
 
-    def _read_packs(self, entry: JsonObject) -> tuple[bytes, bytes]:
-        """Return the commits and the objects of a send."""
-        commits, objects = (
-            b"".join(b64decode(self._store.get(part).payload) for part in entry[name])
-            for name in ("commits", "objects")
-        )
-        return commits, objects
-
-    def _receive(self, ref: Ref, packs: tuple[bytes, bytes], trees: Trees) -> None:
-        """Add the objects of a send to the repositories on this machine."""
-        commits, objects = packs
+    def _receive(self, ref: Ref, commits: bytes, objects: bytes, trees: Trees) -> None:
         if commits:  # the commits of the thread's branch go into the user's repository
             tree_pack.read_pack(self._folder.source, commits)
         if objects:
@@ -293,26 +283,25 @@ class SharedFolder:
         self, ref: Ref, sent: Sequence[JsonObject], trees: Trees, mark: Mapping[str, str], *, is_there: bool
     ) -> None:
         """Make the folder, or bring it up to date, from objects that are on this machine."""
-        state = ref.state
-        mark_taken(os.path.join(trees.place, state["repository"]), state["tree"])
+        state, path = ref.state, self._folder.path
+        newest, repository = state["tree"], state["repository"]
+        mark_taken(os.path.join(trees.place, repository), newest)
         tree = self._check_files(mark, sent, trees) if is_there else ""
         self._check_branch(mark, sent)
         if is_there:
-            self._update(tree, ref, trees)
+            self._write_mark({"from": tree, "to": newest})
+            before, after = Snapshot(tree, repository), Snapshot(newest, repository)
+            if problem := trees.advance(before, after, path, source=self._folder.source):
+                raise UsageError(problem)
         else:
-            self._make(ref, trees)
+            can_copy = self._folder.branch or os.path.isdir(self._folder.origin or self._folder.source)
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            self._write_mark({"from": "", "to": newest})
+            files = FirstFiles(newest, repository, trees.place)
+            workfolder.make(self._kind if can_copy else "fork", self._folder._replace(files=files))
         if "head" in state:
-            git.run(self._folder.path, "symbolic-ref", "HEAD", f"refs/heads/{self._folder.branch}")
-            git.run(self._folder.path, "reset", "--quiet", "--mixed", state["head"])
-
-    def _check_place(self) -> None:
-        """Raise `UsageError` if git would treat the folder as part of another repository."""
-        path = self._folder.path
-        is_worktree = os.path.exists(os.path.join(path, ".git"))
-        if find_top(path) != os.path.realpath(path) or (self._folder.branch and not is_worktree):
-            raise UsageError(
-                "the folder does not belong to the thread; copy what you need from it, then remove it"
-            )
+            git.run(path, "symbolic-ref", "HEAD", f"refs/heads/{self._folder.branch}")
+            git.run(path, "reset", "--quiet", "--mixed", state["head"])
 
     def _check_files(self, mark: Mapping[str, str], sent: Sequence[JsonObject], trees: Trees) -> str:
         """Return the tree of an older folder. Raise `UsageError` if no step has recorded that tree."""
@@ -344,22 +333,6 @@ class SharedFolder:
                 f"{branch} has commits that no step has recorded; keep them on a branch of your own: "
                 f"git -C {quote(source)} branch NAME {newest[:12]}"
             )
-
-    def _make(self, ref: Ref, trees: Trees) -> None:
-        """Create a missing folder."""
-        origin, tree = self._folder.origin or self._folder.source, ref.state["tree"]
-        files = FirstFiles(tree, ref.state["repository"], trees.place)
-        can_copy = self._folder.branch or os.path.isdir(origin)
-        os.makedirs(os.path.dirname(self._folder.path), mode=0o700, exist_ok=True)
-        self._write_mark({"from": "", "to": tree})
-        workfolder.make(self._kind if can_copy else "fork", self._folder._replace(files=files))
-
-    def _update(self, tree: str, ref: Ref, trees: Trees) -> None:
-        """Bring a folder with the files of an older `tree` up to date."""
-        self._write_mark({"from": tree, "to": ref.state["tree"]})
-        before, after = (Snapshot(one, ref.state["repository"]) for one in (tree, ref.state["tree"]))
-        if problem := trees.advance(before, after, self._folder.path, source=self._folder.source):
-            raise UsageError(problem)
 
 
 def _describe(tree: str, head: str) -> dict[str, str]:

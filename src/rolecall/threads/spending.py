@@ -8,7 +8,6 @@ one, for the role whose turn it is. The counts stay in memory, so a second count
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -17,6 +16,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from rolecall.errors import Damaged, NotFound
+from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import is_thread_id
 from rolecall.store.store import Store
 from rolecall.threads.state import GROUP, Status, ThreadRef, read_note, read_thread
@@ -52,7 +52,7 @@ class Amount:
     unpriced_tokens: int = 0
     minutes: float = 0.0
 
-    def add(self, usage: Mapping[str, Any], ms: int) -> None:
+    def add(self, usage: JsonObject, ms: int) -> None:
         tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
         self.tokens += tokens
         self.cost += usage.get("cost") or 0.0
@@ -127,7 +127,16 @@ class Ledger:
         """Return the amounts of threads that moved after `since`, in milliseconds. Counting stops after `seconds`
         seconds; the reply then says how many threads are left, and the next call continues."""
         until = monotonic() + seconds
-        waiting = self._note_changes(store)
+        if (waiting := self._waiting) is None:
+            self._position = store.newest_event()
+            waiting = deque(name.removeprefix("thread/") for name in store.backend.names("thread/"))
+            self._waiting = waiting
+        else:
+            changed: dict[str, None] = {}
+            while events := store.events(after=self._position, limit=_PAGE):
+                changed |= dict.fromkeys(event.stream for event in events if is_thread_id(event.stream))
+                self._position = events[-1].seq
+            waiting.extendleft(changed)
         while waiting and monotonic() < until:
             ident = waiting.popleft()
             with suppress(NotFound, Damaged):  # count as much of a damaged thread as can be read
@@ -156,7 +165,16 @@ class Ledger:
         """Return the usage so far for each day, workflow, role, agent or thread, as chosen by `by`. Sort days by date,
         and anything else by cost, the highest first. Usage of a thread that plays a role counts for the thread that
         somebody started, and for the workflow of that thread."""
-        rates, total, groups = self._price_tokens(), Spent("all"), dict[str, Spent]()
+        # The price of a token for each agent, from its steps and attempts that reported a cost.
+        sums: dict[str, Amount] = {}
+        for one in self._known.values():
+            for account, amount in (*one.amounts.items(), *one.pending.items()):
+                _merge(sums.setdefault(account.agent, Amount()), amount)
+        priced = {agent: amount.tokens - amount.unpriced_tokens for agent, amount in sums.items()}
+        rates = {
+            agent: sums[agent].cost / count for agent, count in priced.items() if count and sums[agent].cost
+        }
+        total, groups = Spent("all"), dict[str, Spent]()
         for ident, one in self._known.items():
             started = ident
             while (parent := self._known[started].parent) in self._known:
@@ -183,36 +201,11 @@ class Ledger:
             rows.sort(key=lambda one: (-one.spent, -one.amount.tokens))
         return SpendingSummary(total, rows)
 
-    def _price_tokens(self) -> dict[str, float]:
-        """Return the price of a token in dollars for each agent, from its steps and attempts that reported a cost."""
-        sums: dict[str, Amount] = {}
-        for one in self._known.values():
-            for account, amount in (*one.amounts.items(), *one.pending.items()):
-                _merge(sums.setdefault(account.agent, Amount()), amount)
-        priced = {agent: amount.tokens - amount.unpriced_tokens for agent, amount in sums.items()}
-        return {
-            agent: sums[agent].cost / count for agent, count in priced.items() if count and sums[agent].cost
-        }
-
-    def _note_changes(self, store: Store) -> deque[str]:
-        if self._waiting is None:
-            self._position = store.newest_event()
-            self._waiting = deque(name.removeprefix("thread/") for name in store.backend.names("thread/"))
-            return self._waiting
-        changed: dict[str, None] = {}
-        while events := store.events(after=self._position, limit=_PAGE):
-            changed |= dict.fromkeys(event.stream for event in events if is_thread_id(event.stream))
-            self._position = events[-1].seq
-        self._waiting.extendleft(changed)
-        return self._waiting
-
     def _count(self, store: Store, ref: ThreadRef, known: _Known) -> None:
         """Count the steps taken since the thread was last counted, and recount the attempts after the last step."""
         note, known.pending = read_note(store, ref.id), {}
-        head, known.head = (
-            known.head,
-            ref.head,
-        )  # a thread that cannot be read to its start is not counted again
+        # A thread that cannot be read to its start is not counted again.
+        head, known.head = known.head, ref.head
         self._count_attempts(store, note.attempt if note else None, ref.state.name, known.pending)
         for step in Chain(store, ref.head):
             if step.id in (head, ref.state.forked_from):

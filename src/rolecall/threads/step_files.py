@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.files import blame
@@ -14,6 +14,7 @@ from rolecall.files.blame import BlamedState
 from rolecall.files.snapshot import Snapshot, StepTree, load_tree
 from rolecall.files.tree import Trees, find_top
 from rolecall.settings.mask import Mask
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Node, Store
 from rolecall.threads import thread, views
 from rolecall.threads.setup import HUMAN
@@ -273,7 +274,7 @@ class _Writer(NamedTuple):
     id: str
     thread: str
     number: int | None
-    fields: Mapping[str, Any]
+    fields: JsonObject
 
 
 class _History:
@@ -310,10 +311,15 @@ class _History:
             last = self.add(tree.found, [] if last is None else [last], None) if known is None else known
         if tree.left.tree == tree.found.tree:
             return last
-        parents = [last]
-        for player in _players(self._store, step) if step else ():
-            tip = self.follow(player, Chain(self._store, player.head), last)
-            parents.append(last if tip is None else tip)
+        # The work was done by the members of a group that are done, or by the thread that played the role.
+        players, parents = list(step.payload.get("children") or ()) if step else [], [last]
+        if step and step.agent == GROUP:
+            members = step.output.get("members") or ()
+            players = [member["id"] for member in members if member["status"] == "done"]
+        for ident in filter(None, players):
+            if (player := read_thread(self._store, ident)) is not None:
+                tip = self.follow(player, Chain(self._store, player.head), last)
+                parents.append(last if tip is None else tip)
         return self.add(tree.left, parents, writer)
 
     def add(self, files: Snapshot, parents: list[int], writer: _Writer | None) -> int:
@@ -321,14 +327,3 @@ class _History:
         self.writers.append(writer)
         self._places[files.tree] = len(self.states) - 1
         return len(self.states) - 1
-
-
-def _players(store: Store, step: Step) -> Iterator[ThreadRef]:
-    """Yield the threads that did the work of a step: the members of a group that are done, or the thread of a workflow
-    that played the role."""
-    ids = list(step.payload.get("children") or ())
-    if step.agent == GROUP:
-        ids = [member["id"] for member in step.output.get("members") or () if member["status"] == "done"]
-    for ident in filter(None, ids):
-        if (ref := read_thread(store, ident)) is not None:
-            yield ref

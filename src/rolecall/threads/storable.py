@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from rolecall.agents import protocol
+from rolecall.store.canonical import JsonObject
 
 
 def describe_reply(given: protocol.Reply) -> dict[str, Any]:
@@ -44,6 +45,6 @@ def make_plain(value: Any) -> Any:
     return make_plain(str(value))
 
 
-def drop_empty(fields: Mapping[str, Any], keep: tuple[str, ...] = ()) -> dict[str, Any]:
+def drop_empty(fields: JsonObject, keep: tuple[str, ...] = ()) -> dict[str, Any]:
     """Drop fields without a value, so that adding a field later does not change existing ids."""
     return {key: value for key, value in fields.items() if value not in (None, "", {}, [], ()) or key in keep}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from operator import itemgetter
-from typing import Any
 
-from rolecall.store.ids import member_id
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads.group import events_of
 from rolecall.threads.state import read_thread
@@ -14,13 +13,11 @@ from rolecall.threads.thread import read_roster
 
 _PAGE = 500
 
-Told = tuple[int, str, Mapping[str, Any]]
+Told = tuple[int, str, JsonObject]
 """An event: its position among all events of the store, its kind and its body."""
 
 
-def follow_events(
-    store: Store, thread: str, *, members: bool
-) -> Iterator[tuple[str, Mapping[str, Any]] | None]:
+def follow_events(store: Store, thread: str, *, members: bool) -> Iterator[tuple[str, JsonObject] | None]:
     """Yield the kind and the body of each recorded event, beginning with the first. Yield None whenever no new events
     have arrived. With `members`, events of group members are yielded as events of the kind `member`."""
     after, group = 0, None
@@ -58,7 +55,7 @@ class _Members:
         """The sequence number of the last event read from each unfinished member, by the member's number."""
 
     def _id(self, number: int) -> str:
-        return member_id(self._roster.at, number, f"{self._parent}/{self._roster.id}")
+        return self._roster.member(self._parent, number)
 
     def read(self) -> Iterator[Told]:
         """Yield the events since the last call, member by member."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple
 
 from rolecall.errors import Damaged, NotFound
 from rolecall.store.store import Store
-from rolecall.threads import listing, thread
-from rolecall.threads.thread import Chain
+from rolecall.threads import listing
+from rolecall.threads.thread import PERSON, Chain
 from rolecall.threads.views import View
 
 _AROUND = 120
@@ -46,25 +48,20 @@ def search(
 
 
 def _find(store: Store, entry: View, words: list[str]) -> View | None:
-    try:
-        for step, number, text in _texts(store, entry["head"]):
+    with suppress(NotFound, Damaged):
+        chain = Chain(store, entry["head"])
+        newest = chain.number
+        answers = (
+            (
+                step.id,
+                newest - place,
+                str(step.output.get("answer", "")) if step.role == PERSON else step.body,
+            )
+            for place, step in enumerate(chain)
+        )
+        for step, number, text in itertools.chain([(None, 0, chain.start.prompt)], answers):
             low = text.lower()
             if all(word in low for word in words):
                 at = low.find(words[0]) if words else 0
-                start, end = max(0, at - _AROUND), at + _AROUND
-                return {"step": step, "number": number, "text": text[start:end]}
-    except (NotFound, Damaged):
-        return None
+                return {"step": step, "number": number, "text": text[max(0, at - _AROUND) : at + _AROUND]}
     return None
-
-
-def _texts(store: Store, head: str) -> Iterator[tuple[str | None, int, str]]:
-    chain = Chain(store, head)
-    yield None, 0, chain.start.prompt
-    number = chain.number
-    for step in chain:
-        if step.role == thread.PERSON:
-            yield step.id, number, str(step.output.get("answer", ""))
-        else:
-            yield step.id, number, step.body
-        number -= 1

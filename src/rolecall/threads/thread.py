@@ -23,7 +23,7 @@ from rolecall.files.snapshot import StepTree, load_tree
 from rolecall.store import canonical
 from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject, Schema
-from rolecall.store.ids import is_thread_id, node_id, thread_id
+from rolecall.store.ids import ThreadId, is_thread_id, member_id, node_id, thread_id
 from rolecall.store.lazy import Module
 from rolecall.store.store import META, Draft, Node, Store, copy_json
 from rolecall.threads.key import Parts, load_parts
@@ -381,6 +381,10 @@ class Roster(NamedTuple):
     at: int
     items: str | None
     """The node of the list of items, if the group has a list."""
+
+    def member(self, parent: str, number: int) -> ThreadId:
+        """Return the id of the thread of a member."""
+        return ThreadId(member_id(self.at, number, f"{parent}/{self.id}"))
 
 
 class Member(NamedTuple):

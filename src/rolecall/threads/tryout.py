@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rolecall.errors import Damaged, NotFound, UsageError
 from rolecall.settings.capabilities import restrictions
+from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import thread_time
 from rolecall.store.lazy import Module
 from rolecall.store.store import Store
@@ -174,7 +175,7 @@ class Tryout:
         return self._edits[workflow]
 
     @cached_property
-    def _bound(self) -> Mapping[str, Any]:
+    def _bound(self) -> JsonObject:
         """The agents with which a thread of the edited workflow would start."""
         return casting.binder()(self._new)
 
@@ -278,7 +279,7 @@ class StepPlace:
         self._head = head
         self._edit = edit
 
-    def compare(self, step: Step, source: str, number: int, bound: Mapping[str, Any]) -> Divergence | None:
+    def compare(self, step: Step, source: str, number: int, bound: JsonObject) -> Divergence | None:
         """Compare the step that follows with what the edited workflow would do after `source`. `bound` maps roles to
         the agents of the edited workflow."""
         new, role = self._edit.new.workflow, step.role
@@ -293,7 +294,7 @@ class StepPlace:
                 computed = next_of(self._old)
                 was = computed if isinstance(computed, Next) and computed.role == role else was
             if not isinstance(now, Next) or now.role != role:
-                return self._take_other_way(was, now, number, role)
+                return _take_other_way(was, now, number, role)
             changes += _compare_calls(was, now)
         if role not in self._edit.old.workflow.roles:  # another program has put this step into the store
             return Divergence(number, role, (StepChange("role", ("definition",)),), role)
@@ -320,7 +321,7 @@ class StepPlace:
             return Divergence(number, None, changes, now.role) if changes else None
         if type(was) is type(now) and not isinstance(now, Next):
             return None
-        return self._take_other_way(was, now, number)
+        return _take_other_way(was, now, number)
 
     @cached_property
     def _new(self) -> LoadedThread:
@@ -333,17 +334,14 @@ class StepPlace:
     def _load(self, book: Playbook) -> LoadedThread:
         return LoadedThread(self._ref.id, Chain(self._store, self._head), book, self._ref.state.folders)
 
-    def _take_other_way(self, was: Route, now: Route, number: int, role: str | None = None) -> Divergence:
-        change = StepChange("route", (), _name_route(was), _name_route(now))
-        return Divergence(number, role, (change,), now.role if isinstance(now, Next) else None)
-
-    def _compare_agents(self, step: Step, bound: Mapping[str, Any]) -> Iterator[StepChange]:
+    def _compare_agents(self, step: Step, bound: JsonObject) -> Iterator[StepChange]:
         """Compare the agents of the step's role. Two different names can belong to the same agent."""
         state, new = self._ref.state, self._edit.new.workflow
         for name in member_roles(new, step.role):
             if name not in self._edit.old.workflow.roles:
                 continue
-            words = [_agents_of(book.workflow, name) for book in (self._edit.old, self._edit.new)]
+            roles = [book.workflow.roles[name] for book in (self._edit.old, self._edit.new)]
+            words = [(one.group and one.group.agents) or tuple(filter(None, [one.agent])) for one in roles]
             if step.agent.startswith("python:") and name not in self._edit.new.functions:
                 yield StepChange("agent", (), step.agent, ", ".join(words[1]))
                 continue
@@ -375,11 +373,6 @@ class StepPlace:
             yield StepChange("group", ("list",), plural(len(before), "item"), plural(len(items), "item"))
 
 
-def _agents_of(workflow: StoredWorkflow, role: str) -> tuple[str, ...]:
-    found = workflow.roles[role]
-    return found.group.agents if found.group and found.group.agents else tuple(filter(None, [found.agent]))
-
-
 def _compare_calls(was: Next, now: Next) -> Iterator[StepChange]:
     if was.prompt.strip() != now.prompt.strip():
         yield StepChange("prompt", ("instruction",))
@@ -387,8 +380,12 @@ def _compare_calls(was: Next, now: Next) -> Iterator[StepChange]:
         yield StepChange("folder", (), was.location or "", now.location or "")
 
 
+def _take_other_way(was: Route, now: Route, number: int, role: str | None = None) -> Divergence:
+    change = StepChange("route", (), _name_route(was), _name_route(now))
+    return Divergence(number, role, (change,), now.role if isinstance(now, Next) else None)
+
+
 def _name_route(way: Route) -> str:
-    """Return the next role or the ending, or the reason why the thread is stuck."""
     match way:
         case Next():
             return way.role

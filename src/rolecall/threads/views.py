@@ -5,7 +5,7 @@ module is on the command line's read path, so modules that only some views need 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.files.snapshot import load_tree
 from rolecall.store import holder
+from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, thread_time
 from rolecall.store.lazy import Module
 from rolecall.store.store import Store
@@ -95,7 +96,7 @@ def card(store: Store, ref: ThreadRef) -> View:
     try:
         chain = Chain(store, ref.head)
         start, last = chain.start, chain.last
-        totals: Mapping[str, Any] = last.payload["totals"] if last else {}
+        totals: JsonObject = last.payload["totals"] if last else {}
     except (NotFound, Damaged) as error:
         return describe_damage(entry(store, ref), error) | {"done": False, "background": None}
 
@@ -119,7 +120,12 @@ def card(store: Store, ref: ThreadRef) -> View:
     if lease:
         held = {"holder": holder.describe(lease), "pid": lease.get("pid")}
         held |= {"alive": holder.is_alive(lease, now=store.now()), "deadline": lease.get("deadline")}
-    shown = entry(store, ref)
+    shown, playing = entry(store, ref), {}
+    if group := current_group(store, ref):
+        counted = Counter(member["status"] for member in group["members"])
+        ends = [member["until"] for member in group["members"] if "until" in member]
+        playing = {"group": {"role": group["role"], "count": group["count"], **counted}}
+        playing["group"] |= {"until": min(ends)} if ends else {}
     return {
         **shown,
         "currentRole": shown["currentRole"] or role_due(store, ref, chain),
@@ -136,7 +142,7 @@ def card(store: Store, ref: ThreadRef) -> View:
         "forkedFrom": ref.state.forked_from,
         "forkedThread": ref.state.forked_thread,
         "cwd": start.cwd,
-        **({"group": _count(group)} if (group := current_group(store, ref)) else {}),
+        **playing,
     }
 
 
@@ -188,13 +194,6 @@ _FATES = {
 }
 """The outcome of a member, derived from its status. A suspended member counts as either waiting for a person or
 failed."""
-
-
-def _count(group: View) -> View:
-    counted = Counter(member["status"] for member in group["members"])
-    ends = [member["until"] for member in group["members"] if "until" in member]
-    view = {"role": group["role"], "count": group["count"], **counted}
-    return view | ({"until": min(ends)} if ends else {})
 
 
 def role_of(store: Store, ref: ThreadRef) -> str | None:
@@ -266,7 +265,7 @@ def step_entry(step: Step, number: int) -> View:
     }
 
 
-def _changes_in(fields: Mapping[str, Any]) -> View:
+def _changes_in(fields: JsonObject) -> View:
     """Return the files that a step or an attempt changed, and how many more there are. Return an empty mapping if its
     files were not recorded."""
     tree = load_tree(fields.get("tree"))
@@ -473,7 +472,7 @@ def read(
     def show(view: View, goal: str) -> str:
         return report.step_markdown(view, goal=goal, phrase=phrase, unfolded=None if with_members else 0)
 
-    roles: dict[str, Mapping[str, Any]] = {}
+    roles: dict[str, JsonObject] = {}
     chosen: list[View] = []
     used, problem = len(head), None
     try:
@@ -528,7 +527,7 @@ def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ref: 
         )
 
 
-def _brief(store: Store, step: Step, number: int, roles: dict[str, Mapping[str, Any]]) -> View:
+def _brief(store: Store, step: Step, number: int, roles: dict[str, JsonObject]) -> View:
     """Return a step as `read` shows it, with the goal of the step's role in the workflow that the step followed.
     `roles` caches the roles of workflows that have been read."""
     start = step.payload["start"]

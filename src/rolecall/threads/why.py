@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -101,36 +101,26 @@ def _has_no_key(step: Step) -> str:
 
 
 def _find_nearest(store: Store, ref: ThreadRef, step: Step) -> _Near | None:
-    """Return the earlier finished step of the same role with the fewest differing parts, and the newest of several such
-    steps."""
+    """Return the earlier finished step of the same role with the fewest differing parts. Of several such steps, prefer
+    steps of this thread to steps of other threads of the workflow, and newer ones to older ones."""
     assert step.parts is not None  # noqa: S101 - narrows the type
-    best = None
-    for other, ident in _find_earlier(store, ref, step):
-        if other.parts is not None:
-            differs = differences(other.parts, step.parts)
-            if best is None or len(differs) < len(best.differs):
-                best = _Near(other, ident, differs)
-            if not differs:
-                break
-    return best
-
-
-def _find_earlier(store: Store, ref: ThreadRef, step: Step) -> Iterator[tuple[Step, str]]:
-    """Yield finished steps that the role took before, each with its thread: first steps of this thread, then steps of
-    other threads of the workflow, newest first."""
-    before = step.payload["started_at"]
-    named = {"name": [ref.state.name]}
+    before, named, best = step.payload["started_at"], {"name": [ref.state.name]}, None
     others = map(load, store.refs("thread/", where=named, newest_first=True, limit=_MOST_THREADS))
     for one in (ref, *(other for other in others if other.id != ref.id)):
-        try:
+        # If the thread's nodes are damaged, reading the thread reports this.
+        with suppress(RolecallError):
             for earlier in islice(Chain(store, one.head), _MOST_STEPS):
-                if earlier.role != step.role or earlier.id == step.id:
+                if earlier.role != step.role or earlier.id == step.id or earlier.parts is None:
                     continue
                 is_finished = not str(status_of(earlier.output)).startswith("$")
-                if is_finished and earlier.payload["completed_at"] <= before:
-                    yield earlier, one.id
-        except RolecallError:
-            continue  # the thread's nodes are damaged; reading the thread reports this
+                if not is_finished or earlier.payload["completed_at"] > before:
+                    continue
+                differs = differences(earlier.parts, step.parts)
+                if best is None or len(differs) < len(best.differs):
+                    best = _Near(earlier, one.id, differs)
+                if not differs:
+                    return best
+    return best
 
 
 def _find_obstacle(store: Store, ref: ThreadRef, before: Step, after: Step) -> str:
@@ -150,8 +140,13 @@ def describe_part(store: Store, trees: Trees, before: Step, after: Step, part: s
     assert before.parts is not None and after.parts is not None  # noqa: S101 - narrows the types
     was, now = before.parts.get(part), after.parts.get(part)
     if part == "role":
-        changed = ", ".join(_changed_fields(store, before, after))
-        return f"the role as defined: its {changed}" if changed else "the role as defined"
+        starts = (Chain(store, step.id).start for step in (before, after))
+        workflows = [registry.read_node(store, start.workflow)[0] for start in starts]
+        old, new = (workflow.roles.get(after.role) for workflow in workflows)
+        changed = [name for name in OF_ROLE if getattr(old, name, None) != getattr(new, name, None)]
+        boxes = [sandbox_of(workflow, after.role) for workflow in workflows if after.role in workflow.roles]
+        changed += ["sandbox"] if boxes[:1] != boxes[1:] else []
+        return f"the role as defined: its {', '.join(changed)}" if changed else "the role as defined"
     if part == "instruction":
         texts = [step.payload.get("edge_prompt", "").strip() for step in (after, before)]
         return "the instruction: {!r}, was {!r}".format(*(thread.title_of(text) for text in texts))
@@ -168,15 +163,6 @@ def describe_part(store: Store, trees: Trees, before: Step, after: Step, part: s
     if part == "repetition":
         return f"it was asked the same thing {now} times before, the other step {was} times"
     return _WORDS[part]
-
-
-def _changed_fields(store: Store, before: Step, after: Step) -> list[str]:
-    starts = (Chain(store, step.id).start for step in (before, after))
-    workflows = [registry.read_node(store, start.workflow)[0] for start in starts]
-    was, now = (workflow.roles.get(after.role) for workflow in workflows)
-    changed = [name for name in OF_ROLE if getattr(was, name, None) != getattr(now, name, None)]
-    boxes = [sandbox_of(workflow, after.role) for workflow in workflows if after.role in workflow.roles]
-    return changed if boxes[:1] == boxes[1:] else [*changed, "sandbox"]
 
 
 def _describe_files(trees: Trees, before: Step, after: Step) -> str:

@@ -19,7 +19,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,8 +74,7 @@ def files_at(store: Store, chain: Chain, source: ThreadRef | None, kind: str, pl
 
 
 def _places(store: Store, ref: ThreadRef | None, kind: str, cwd: str) -> Iterator[str]:
-    """Yield the folders of this kind in which a thread, and the threads it was forked from, have worked, newest
-    first."""
+    """Yield the folders in which a thread, and the threads it was forked from, have worked, newest first."""
     while ref is not None:
         if folder := ref.state.folders.get(kind):
             yield os.path.realpath(folder.path)
@@ -125,7 +124,23 @@ def plan(
         path = os.path.join(place, "fork")
         planned = WorkFolder(path, path, cwd)
     else:
-        planned = _plan_copy(cwd, place, parent)
+        origin = os.path.realpath(parent.cwd) if parent and os.path.isdir(parent.cwd) else cwd
+        if os.path.commonpath([origin, os.path.realpath(place)]) == origin:
+            raise UsageError(
+                f"{cwd} contains the folder in which copies are created ({place}), so it cannot be copied there",
+                hint="Start the thread in the project's own folder.",
+            )
+        size = count = 0
+        for found in _files(origin):
+            size, count = size + found.stat(follow_symlinks=False).st_size, count + 1
+            if size > MOST_BYTES or count > MOST_FILES:
+                raise UsageError(
+                    f"{origin} is too large to be copied for a thread: more than "
+                    f"{MOST_BYTES // 1024**3} GiB or {MOST_FILES:,} files",
+                    hint="Start the thread in a smaller folder, or use `workdir: worktree`.",
+                )
+        path = os.path.join(place, "copy")
+        planned = WorkFolder(path, path, cwd, origin=origin if origin != cwd else "")
     if files is None:
         return planned
     return planned._replace(files=FirstFiles(files.snapshot.tree, files.snapshot.repository, files.place))
@@ -186,26 +201,6 @@ def _plan_worktree(
     )
 
 
-def _plan_copy(cwd: str, place: str, parent: WorkFolder | None) -> WorkFolder:
-    origin = os.path.realpath(parent.cwd) if parent and os.path.isdir(parent.cwd) else cwd
-    if os.path.commonpath([origin, os.path.realpath(place)]) == origin:
-        raise UsageError(
-            f"{cwd} contains the folder in which copies are created ({place}), so it cannot be copied there",
-            hint="Start the thread in the project's own folder.",
-        )
-    size = count = 0
-    for found in _files(origin):
-        size, count = size + found.stat(follow_symlinks=False).st_size, count + 1
-        if size > MOST_BYTES or count > MOST_FILES:
-            raise UsageError(
-                f"{origin} is too large to be copied for a thread: more than "
-                f"{MOST_BYTES // 1024**3} GiB or {MOST_FILES:,} files",
-                hint="Start the thread in a smaller folder, or use `workdir: worktree`.",
-            )
-    path = os.path.join(place, "copy")
-    return WorkFolder(path, path, cwd, origin=origin if origin != cwd else "")
-
-
 def _files(folder: str) -> Iterator[os.DirEntry[str]]:
     with os.scandir(folder) as found:
         for entry in found:
@@ -222,7 +217,10 @@ def make(kind: str, folder: WorkFolder) -> None:
     """Make a folder as planned, unless it is already complete. Remains of an interrupted try are deleted first, so call
     this function only for folders in which no role has worked."""
     try:
-        with _lock(folder):
+        place = os.path.dirname(folder.path)
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        with open(os.path.join(place, "lock"), "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not is_whole(folder):
                 _delete(folder.path)
                 with suppress(FileNotFoundError):  # the mark remains if a person has removed the folder
@@ -334,15 +332,6 @@ def find_owner(store: Store, ref: ThreadRef | None, path: str) -> tuple[str, str
     return None
 
 
-@contextmanager
-def _lock(folder: WorkFolder) -> Iterator[None]:
-    place = os.path.dirname(folder.path)
-    os.makedirs(place, mode=0o700, exist_ok=True)
-    with open(os.path.join(place, "lock"), "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _make_worktree(folder: WorkFolder) -> None:
     source, path, branch = folder.source, folder.path, folder.branch
     # An earlier, interrupted try may have left an entry in git's list of worktrees.
@@ -410,35 +399,40 @@ def for_step(
     is_needed: bool = True,
 ) -> str:
     """Return the folder in which a role of this thread works. If `is_needed`, make the folder if it is missing and was
-    never used, and raise `UsageError` if another machine has a newer copy. `location` is relative to the folder. If it
-    is an absolute path into a folder of the thread from which this thread was forked, use the same place in this
-    thread's own folder instead."""
-    kind = "fork" if workdir == "shared" else workdir
+    never used, and raise `UsageError` if it does not exist or if another machine has a newer copy. `location` is
+    relative to the folder. If it is an absolute path into a folder of the thread from which this thread was forked, use
+    the same place in this thread's own folder instead."""
+    kind, cwd = "fork" if workdir == "shared" else workdir, chain.start.cwd
     ref = read_thread(store, name)
     folder = ref.state.folders.get(kind) if ref else None
-    if folder is None:
-        if workdir != "shared" and chain.start.member is None:
-            raise UsageError(f"the thread has no {kind} of its own; {_ONWARD}")
-        found = find_owner(store, ref, chain.start.cwd) if is_needed and store.is_shared else None
-        if found and (why := find_newer(store, *found)):
-            raise UsageError(why, hint="Let that machine take the step.")
-        return _locate(chain.start.cwd, location)  # a member reads in the folder of its parent
-    if is_needed:
-        if not folder.is_removed and (why := find_newer(store, name, kind, folder)):
-            raise UsageError(why, hint="Let that machine take the step.")
+    owner = None
+    if folder is not None:
+        owner = None if folder.is_removed else (name, kind, folder)
+    elif workdir != "shared" and chain.start.member is None:
+        raise UsageError(f"the thread has no {kind} of its own; {_ONWARD}")
+    elif store.is_shared:  # a member reads in the folder of its parent
+        owner = find_owner(store, ref, cwd)
+    if is_needed and owner and (why := find_newer(store, *owner)):
+        raise UsageError(why, hint="Let that machine take the step.")
+    if is_needed and folder:
         _make_missing(store, name, chain, kind, folder)
-    if location and os.path.isabs(location):
-        olds = [place for place in _places(store, ref, kind, chain.start.cwd) if _is_in(location, place)]
+
+    path = folder.cwd if folder else cwd
+    if location:
+        path = os.path.join(path, os.path.expanduser(location))
+    if folder and location and os.path.isabs(location):
+        olds = [place for place in _places(store, ref, kind, cwd) if _is_in(location, place)]
         if olds:
-            return os.path.normpath(os.path.join(folder.path, os.path.relpath(location, olds[0])))
-    return _locate(folder.cwd, location)
+            path = os.path.normpath(os.path.join(folder.path, os.path.relpath(location, olds[0])))
+    if is_needed and not os.path.isdir(path):
+        raise UsageError(
+            f"the work folder {path!r} does not exist",
+            hint="Create the folder, or fork the thread with another folder.",
+        )
+    return path
 
 
 _ONWARD = "fork the thread to continue in a new one"
-
-
-def _locate(cwd: str, location: str | None) -> str:
-    return os.path.join(cwd, os.path.expanduser(location)) if location else cwd
 
 
 def _make_missing(store: Store, name: str, chain: Chain, kind: str, folder: WorkFolder) -> None:
