@@ -137,7 +137,14 @@ class _Lines:
             except (ValueError, RecursionError):  # the line is too long or is not JSON
                 await self._refuse(RequestError.parse_error())
                 continue
-            if not _is_message(message):
+            is_message = (  # a request, a notification or a reply
+                isinstance(message, dict)
+                and isinstance(message.get("id"), str | int | None)
+                and isinstance(message.get("method"), str | None)
+                and isinstance(message.get("error"), dict | None)
+                and ("method" in message or "id" in message)
+            )
+            if not is_message:
                 await self._refuse(RequestError.invalid_request())
             elif "id" in message or not str(message.get("method")).startswith("$/"):
                 return dict(message)  # notifications that begin with `$/` may be ignored
@@ -147,17 +154,6 @@ class _Lines:
 
     async def close(self) -> None:
         self._writer.close()
-
-
-def _is_message(message: object) -> bool:
-    """Whether an object has the form of a request, a notification or a reply."""
-    return (
-        isinstance(message, dict)
-        and isinstance(message.get("id"), str | int | None)
-        and isinstance(message.get("method"), str | None)
-        and isinstance(message.get("error"), dict | None)
-        and ("method" in message or "id" in message)
-    )
 
 
 class RolecallAgent:

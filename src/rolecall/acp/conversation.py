@@ -205,7 +205,6 @@ class Conversation:
         return None if self._cancelled.is_set() else self._say_standing(thread)
 
     def _follow(self, thread: Thread, turn: PromptTurn, *, steps: int | None = None) -> None:
-        """Run the thread and show its events."""
         view = _View(self, thread, turn)
         if thread.state.status == "suspended" or thread.has_ended:
             return view.end()

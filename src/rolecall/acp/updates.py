@@ -66,27 +66,15 @@ _LONGEST_RESULT = 4_000
 _LONGEST_TITLE = 200
 _PATHS = ("file_path", "path", "notebook_path", "filePath", "target_file")
 """The names that different agents' tools give to the argument with a file's path."""
-_KINDS: Mapping[str, ToolKind] = {
-    "edit": "edit",
-    "write": "edit",
-    "patch": "edit",
-    "replace": "edit",
-    "bash": "execute",
-    "shell": "execute",
-    "run": "execute",
-    "exec": "execute",
-    "command": "execute",
-    "grep": "search",
-    "glob": "search",
-    "search": "search",
-    "list": "search",
-    "fetch": "fetch",
-    "web": "fetch",
-    "read": "read",
-    "view": "read",
-    "think": "think",
+_KINDS: Mapping[ToolKind, tuple[str, ...]] = {
+    "edit": ("edit", "write", "patch", "replace"),
+    "execute": ("bash", "shell", "run", "exec", "command"),
+    "search": ("grep", "glob", "search", "list"),
+    "fetch": ("fetch", "web"),
+    "read": ("read", "view"),
+    "think": ("think",),
 }
-"""The kind of a tool, by a part of the tool's name."""
+"""For each kind of tool, parts of the tools' names."""
 
 COMMANDS = {
     "continue": "continue without a message, or try again",
@@ -251,7 +239,7 @@ def start_call(ident: str, name: str, arguments: JsonObject, folder: str) -> Too
     return start_tool_call(
         ident,
         shorten_title(title),
-        kind=next((kind for part, kind in _KINDS.items() if part in name.lower()), "other"),
+        kind=next((kind for kind, parts in _KINDS.items() if any(p in name.lower() for p in parts)), "other"),
         status="in_progress",
         locations=[ToolCallLocation(path=os.path.join(folder, path))] if path else None,
         raw_input=dict(arguments),

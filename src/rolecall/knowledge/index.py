@@ -268,7 +268,6 @@ def _read_state(db: sqlite3.Connection, path: str) -> IndexState:
 
 @contextmanager
 def _translate_errors(path: str) -> Iterator[None]:
-    """Convert SQLite's errors to ours."""
     try:
         yield
     except sqlite3.OperationalError as error:

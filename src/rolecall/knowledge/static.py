@@ -70,7 +70,6 @@ class StaticModel:
         return unit(found)
 
     def _learn(self, words: set[str]) -> None:
-        """Look up the vectors of new words."""
         if len(self._rows) + len(words) > _MOST_WORDS:
             self._rows, self._known = {}, None
         new = sorted(words - self._rows.keys())

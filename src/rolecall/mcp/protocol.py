@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from rolecall import __version__
 from rolecall.errors import RolecallError
@@ -71,26 +71,17 @@ class Refusal(Exception):
         self.detail = detail
 
 
-class PendingCall:
+class PendingCall(NamedTuple):
     """A valid request that has not been carried out yet. `run` carries out the request and returns the frame of the
     reply."""
 
-    def __init__(
-        self,
-        ident: Ident,
-        caller: Caller,
-        run: Callable[[], Iterable[bytes]],
-        *,
-        is_long: bool = False,
-        may_wait: bool = False,
-    ) -> None:
-        self.ident = ident
-        self.caller = caller
-        self.run = run
-        self.is_long = is_long
-        """Whether the call might take minutes, in which case other calls must not wait for it."""
-        self.may_wait = may_wait
-        """Whether the call might have to wait for another writer."""
+    ident: Ident
+    caller: Caller
+    run: Callable[[], Iterable[bytes]]
+    is_long: bool = False
+    """Whether the call might take minutes, in which case other calls must not wait for it."""
+    may_wait: bool = False
+    """Whether the call might have to wait for another writer."""
 
 
 class Session:
@@ -250,7 +241,6 @@ class Session:
             return self._library
 
     def _look_up(self, method: str, params: JsonObject, version: str) -> JsonObject:
-        """Return the result of one of the requests in `_DEFERRED`."""
         uncached = _UNCACHED if version in STATELESS_VERSIONS else {}
         match method:
             case "resources/list":

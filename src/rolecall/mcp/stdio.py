@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain
 from queue import Full, Queue
 from select import POLLIN, poll
@@ -134,7 +135,12 @@ class _Server:
         elif any(call.is_long for call in job.calls):
             self._start(lambda: self._do(job), is_long=True)
         else:
-            self._queue(any(call.may_wait for call in job.calls)).put(job)
+            may_wait = any(call.may_wait for call in job.calls)
+            jobs = self._lines.get(may_wait)
+            if jobs is None:
+                self._lines[may_wait] = jobs = Queue(_WAITING)
+                self._start(partial(self._work, jobs), is_long=False)
+            jobs.put(job)
         return None
 
     def _receive(self, message: Any, *, is_in_batch: bool = False) -> bytes | PendingCall | None:
@@ -143,17 +149,9 @@ class _Server:
         except Exception as error:  # an error must fail the request, not the server
             return _fail(protocol.ident_of(message), error)
 
-    def _queue(self, may_wait: bool) -> Queue[_Job | None]:
-        if may_wait not in self._lines:
-            jobs: Queue[_Job | None] = Queue(_WAITING)
-            self._lines[may_wait] = jobs
-
-            def work() -> None:
-                while (job := jobs.get()) is not None:
-                    self._do(job)
-
-            self._start(work, is_long=False)
-        return self._lines[may_wait]
+    def _work(self, jobs: Queue[_Job | None]) -> None:
+        while (job := jobs.get()) is not None:
+            self._do(job)
 
     def _start(self, work: Callable[[], None], *, is_long: bool) -> None:
         # The thread is a daemon, so that the program does not wait at exit for results that nobody reads.
@@ -162,25 +160,23 @@ class _Server:
         self._threads = [*(each for each in self._threads if each[0].is_alive()), (thread, is_long)]
 
     def _do(self, job: _Job) -> None:
-        replies = [reply for part in job.parts if (reply := self._answer(part)) is not None]
+        replies: list[Iterable[bytes]] = []
+        for part in job.parts:
+            if isinstance(part, bytes):
+                replies.append([part])
+            elif part is not None:
+                try:
+                    frame = () if part.caller.is_set else part.run()
+                    if not part.caller.is_set:  # a cancelled call gets no reply
+                        replies.append(frame)
+                except Exception as error:  # an error must fail the request, not the server
+                    replies.append([_fail(part.ident, error)])
+                finally:
+                    self.session.running.pop(part.ident, None)
         if replies and job.is_batch:
             self._write([b"[%b]" % b", ".join(b"".join(reply) for reply in replies)])
         elif replies:
             self._write(replies[0])
-
-    def _answer(self, part: bytes | PendingCall | None) -> Iterable[bytes] | None:
-        """Return the frame of a reply in pieces, or None for a notification or a cancelled call."""
-        if not isinstance(part, PendingCall):
-            return None if part is None else [part]
-        try:
-            if part.caller.is_set:
-                return None
-            frame = part.run()
-            return None if part.caller.is_set else frame
-        except Exception as error:  # an error must fail the request, not the server
-            return [_fail(part.ident, error)]
-        finally:
-            self.session.running.pop(part.ident, None)
 
     def _write(self, frame: Iterable[bytes]) -> None:
         """Write a frame as one line. The client can read the beginning of a long frame while the rest is being

@@ -266,7 +266,15 @@ class McpToolbox:
         try:
             _check_arguments(tool, arguments)
             run = tool.run if callable(tool.run) else getattr(import_module(tool.run[0]), tool.run[1])
-            return ToolResult(_encode(run(self.place, caller, **arguments)), is_error=False)
+            reply = run(self.place, caller, **arguments)
+            if not isinstance(reply, bytes):
+                reply = encode(reply)
+            elif b"\\" in reply and _MAYBE_HALF.search(reply):
+                # JSON allows an escape of half a surrogate pair, but many clients refuse it.
+                reply = encode(json.loads(reply))
+            else:  # a message must be one line; in JSON, these characters occur only between values
+                reply = reply.replace(b"\n", b" ").replace(b"\r", b" ").replace(b"\t", b" ")
+            return ToolResult(reply, is_error=False)
         except RolecallError as error:
             return _fail(error.message, hints.word(error.hint, {known.name for known in self.list_tools()}))
         except (Exception, SystemExit) as error:  # an error must fail the call, not the server
@@ -300,16 +308,6 @@ def encode(value: Any) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError:  # half a surrogate pair; many clients would refuse a message with its escape
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
-
-
-def _encode(reply: McpOutput) -> bytes:
-    if not isinstance(reply, bytes):
-        return encode(reply)
-    # JSON allows an escape of half a surrogate pair, but many clients refuse it.
-    if b"\\" in reply and _MAYBE_HALF.search(reply):
-        return encode(json.loads(reply))
-    # A message must be one line. In JSON, these characters occur only between values.
-    return reply.replace(b"\n", b" ").replace(b"\r", b" ").replace(b"\t", b" ")
 
 
 def _fail(message: str, hint: str = "") -> ToolResult:

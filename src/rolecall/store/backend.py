@@ -12,7 +12,7 @@ compare-and-swap like any other, but it protects no nodes from garbage collectio
 # compiled on import, and every command imports this module.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Literal, NamedTuple, Protocol, TypedDict, get_args
 
 from rolecall.errors import Collision, Conflict, Damaged, Hint, NotFound, StorageError
@@ -174,29 +174,23 @@ class Backend(Protocol):
         move with the wrong version raises `Conflict`, and a type that is not stored raises `NotFound`. `now` is the
         time in milliseconds.
         """
-        ...
 
     def record(self, node: str) -> NodeRecord | None: ...
 
     def records(self, nodes: Sequence[str]) -> list[NodeRecord]:
         """Return the stored records among `nodes`, in any order."""
-        ...
 
     def find_stored(self, nodes: Sequence[str]) -> set[str]:
         """Return the ids among `nodes` that are stored, without reading the records."""
-        ...
 
     def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
         """Return at most `limit` ids that begin with `prefix`, sorted."""
-        ...
 
     def ids_of_type(self, type_id: str) -> Iterator[str]:
         """Yield the ids of the nodes of one type, oldest first."""
-        ...
 
     def scan(self) -> Iterator[NodeRecord | Damage]:
         """Yield every record lazily, in bounded memory. Yield a `Damage` for a record that cannot be read."""
-        ...
 
     def ref(self, name: str) -> Ref | None: ...
 
@@ -211,62 +205,49 @@ class Backend(Protocol):
     ) -> list[Ref]:
         """Return refs sorted by name. `where` keeps those whose state has one of the given values for each key. For
         paging, `before` starts after that name in the chosen direction."""
-        ...
 
     def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
         """Return the names of refs in descending order, without reading their states, which might be damaged. Only
         names below `before` are returned."""
-        ...
 
     def history(self, name: str) -> list[Moved]:
         """Return the targets that a ref has had, oldest first."""
-        ...
 
     def roots(self, since: int = 0) -> Iterator[Moved]:
         """Yield every move of every existing ref, with a sequence number above `since`."""
-        ...
 
     def events(
         self, stream: str | None = None, *, after: int = 0, limit: int | None = None
     ) -> list[StoredEvent]:
         """Return events in order, from one stream or from all, with sequence numbers above `after`."""
-        ...
 
     def newest_event(self) -> int:
         """Return the sequence number of the newest event, or 0 if there is none."""
-        ...
 
     def puts(self, after: int = 0) -> Iterator[Put]:
         """Yield the latest put of each node, in order, starting after position `after`."""
-        ...
 
     def position(self) -> tuple[int, int]:
         """Return the current end positions of `puts` and `roots`. They are exact only inside `exclusive`."""
-        ...
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Keep all other processes from writing while this context is open. Reads inside it see the latest state.
         Needed by `delete`."""
-        ...
 
     def snapshot(self) -> AbstractContextManager[None]:
         """Make reads inside this context see the store at one instant, whatever others write meanwhile. Do not write
         inside it."""
-        ...
 
     def delete(self, nodes: Iterable[str]) -> int:
         """Remove records, and return how many existed. This is allowed only inside `exclusive`."""
-        ...
 
     def reindex(self, refs: Mapping[str, tuple[str, ...]] | None = None) -> None:
         """Rebuild the data that is derived from the records. `refs` replaces the stored references of some records."""
-        ...
 
     def size(self) -> Size: ...
 
     def problems(self) -> Iterator[str]:
         """Yield faults of the container itself, such as a malformed database page."""
-        ...
 
     def close(self) -> None: ...
 
@@ -323,14 +304,8 @@ def collision(record: NodeRecord, sha256: bytes | None) -> Collision:
 
 def stored_object(text: str, what: str) -> JsonObject:
     """Parse the JSON object stored with a ref or an event. Raise `Damaged` if the text is anything else."""
-    try:
-        value = json.loads(text)
-    except (TypeError, ValueError) as exc:
-        raise Damaged(
-            f"{what} is damaged: the data stored with it is not JSON", hint="Restore the store."
-        ) from exc
-    if not isinstance(value, dict):
-        raise Damaged(
-            f"{what} is damaged: the data stored with it is not an object", hint="Restore the store."
-        )
-    return value
+    with suppress(TypeError, ValueError):
+        if isinstance(value := json.loads(text), dict):
+            return value
+    message = f"{what} is damaged: the data stored with it is not a JSON object"
+    raise Damaged(message, hint="Restore the store.")

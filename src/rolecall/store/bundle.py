@@ -66,22 +66,23 @@ def export_to(
     """Write a store to a bundle file or a folder. Without `nodes` and `refs`, everything is written; otherwise only
     what is reachable from `nodes`, or `refs` with the nodes reachable from them. `add_files` adds the files that belong
     to the copied nodes."""
+
+    def fill(folder: str, *, durable: bool) -> Copied:
+        with Store(FilesBackend(folder), now=store.now) as target:
+            copied = _copy(
+                store, target, nodes, refs, keep_going=keep_going, progress=progress, durable=durable
+            )
+            more = add_files(target, folder) if add_files else ()
+        return copied._replace(problems=(*copied.problems, *more))
+
     if os.path.isdir(path) or path.endswith("/"):
-        with Store(FilesBackend(path), now=store.now) as target:
-            copied = _copy(store, target, nodes, refs, keep_going=keep_going, progress=progress)
-            more = add_files(target, path) if add_files else ()
-            return copied._replace(problems=(*copied.problems, *more))
+        return fill(path, durable=True)
     if os.path.exists(path):
         raise UsageError(f"{path} exists", hint="Name a new file; an export never overwrites.")
     try:
         with scratch.folder(".rolecall-export-", os.path.dirname(os.path.abspath(path))) as place:
-            with Store(FilesBackend(str(place / "store")), now=store.now) as target:
-                # Only the finished bundle must be durable, not the folder from which it is packed.
-                copied = _copy(
-                    store, target, nodes, refs, keep_going=keep_going, progress=progress, durable=False
-                )
-                more = add_files(target, str(place / "store")) if add_files else ()
-                copied = copied._replace(problems=(*copied.problems, *more))
+            # Only the finished bundle must be durable, not the folder from which it is packed.
+            copied = fill(str(place / "store"), durable=False)
             packed = str(place / "bundle")
             with tarfile.open(packed, "w:gz" if path.endswith((".gz", ".tgz")) else "w") as tar:
                 tar.add(place / "store", arcname=".")

@@ -52,8 +52,16 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool
     reachable = marks.count
     marks.add(put.id for put in store.backend.puts() if put.at > cutoff)
     fault = next(iter(store.backend.problems()), None) if delete and marks.dangling else None
-    if delete and marks.dangling and (fault or not force):
-        raise _explain_dangling(store, marks.dangling[0], fault)
+    if delete and marks.dangling and (fault or not force):  # a lost node's references would be lost with it
+        dangling = marks.dangling[0]
+        names = (moved.name for moved in store.backend.roots() if moved.target == dangling.id)
+        referrer = f"node {dangling.referrer}" if dangling.referrer else f"ref {next(names, '?')!r}"
+        message = f"nothing was collected: {referrer} refers to {dangling.id}, which is not stored"
+        hint = Hint("If it was lost, restore it; if it was never stored, collect anyway", "import_or_force")
+        if fault:
+            message += f", and {fault}"
+            hint = Hint("Verify the store, then repair or reindex it", "verify_store")
+        raise Damaged(message, node=dangling.id, hint=hint)
     total = sum(1 for _ in store.backend.puts())
 
     sample: list[str] = []
@@ -75,7 +83,6 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool
 
 
 def _remove_from_index(store: Store) -> None:
-    """Remove the index refs whose nodes are gone."""
     last = None
     while page := store.refs(INDEX, before=last, limit=_BATCH):
         last = page[-1].name
@@ -86,19 +93,6 @@ def _remove_from_index(store: Store) -> None:
                 draft.move(ref.name, ref)
         with suppress(Conflict):  # one of the refs names a newer node; the next collection removes the others
             draft.commit(durable=False)
-
-
-def _explain_dangling(store: Store, dangling: Dangling, fault: str | None) -> Damaged:
-    """Return the error for a missing node, which might have been lost, and its references with it."""
-    referrer = f"node {dangling.referrer}"
-    if not dangling.referrer:
-        names = (moved.name for moved in store.backend.roots() if moved.target == dangling.id)
-        referrer = f"ref {next(names, '?')!r}"
-    hint = Hint("If it was lost, restore it; if it was never stored, collect anyway", "import_or_force")
-    if fault:
-        hint = Hint("Verify the store, then repair or reindex it", "verify_store")
-    message = f"nothing was collected: {referrer} refers to {dangling.id}, which is not stored"
-    return Damaged(message + (f", and {fault}" if fault else ""), node=dangling.id, hint=hint)
 
 
 class _Marks:

@@ -86,7 +86,6 @@ class NodeFolder:
                 yield node
 
     def _list_indexed(self, type_id: str) -> Iterator[str]:
-        """Yield the ids listed under a type in the index."""
         if type_id.encode() in self._read(self._index / "_meta").split():
             yield type_id
         words = self._read(self._index / type_id).decode("ascii", "replace").split()

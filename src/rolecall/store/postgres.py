@@ -139,7 +139,26 @@ class PostgresBackend(SqlTables):
     def _commit(self, change: Change, now: int, durable: bool) -> list[Ref]:
         with self._writing("pg_advisory_xact_lock_shared", durable=durable):
             require(change.types, self.find_stored(change.types))
-            self._put_records(change.nodes, now)
+            # Two records of one change can be the same node; the dictionary keeps one of them.
+            wanted = {record.id: record for record in change.nodes}
+            fresh = self._find_fresh(wanted, now)
+            missing = [record for node, record in wanted.items() if node not in fresh]
+            if missing:
+                numbers = self._db.execute(
+                    "SELECT nextval('nodes_seq_seq') FROM generate_series(1, %s)", (len(missing),)
+                ).fetchall()
+                rows = [
+                    (seq, r.id, r.type, r.data, r.created, "".join(r.refs or ()), r.sha256, now)
+                    for (seq,), r in zip(numbers, missing, strict=True)
+                ]
+                # Commits that share nodes can block each other here. Writing nodes in the same order in every commit
+                # prevents a deadlock. The numbers preserve the order of the puts.
+                rows.sort(key=lambda row: row[1])
+                with self._db.cursor() as cursor:
+                    cursor.executemany(_PUT_NODE, rows)
+                    if cursor.rowcount != len(rows):
+                        # Another commit has just put some of the nodes, so check that they have the same bytes.
+                        self._find_fresh(wanted, now)
             if not (change.moves or change.events or change.bumps or change.facts):
                 return []
             # A sequence hands out numbers before the commit, so a transaction with a lower number can become visible
@@ -147,30 +166,6 @@ class PostgresBackend(SqlTables):
             # takes numbers, until it ends. The same lock prevents races and deadlocks when several refs are swapped.
             self._db.execute("SELECT pg_advisory_xact_lock(%s)", (self._order,))
             return self._move_refs(change, now)
-
-    def _put_records(self, records: Sequence[NodeRecord], now: int) -> None:
-        # Two records of one change can be the same node; the dictionary keeps one of them.
-        wanted = {record.id: record for record in records}
-        fresh = self._find_fresh(wanted, now)
-        missing = [record for node, record in wanted.items() if node not in fresh]
-        if not missing:
-            return
-        numbers = self._db.execute(
-            "SELECT nextval('nodes_seq_seq') FROM generate_series(1, %s)", (len(missing),)
-        ).fetchall()
-        rows = [
-            (seq, r.id, r.type, r.data, r.created, "".join(r.refs or ()), r.sha256, now)
-            for (seq,), r in zip(numbers, missing, strict=True)
-        ]
-        # Commits that share nodes can block each other here. Writing nodes in the same order in every commit prevents
-        # a deadlock. The numbers preserve the order of the puts.
-        rows.sort(key=lambda row: row[1])
-        with self._db.cursor() as cursor:
-            cursor.executemany(_PUT_NODE, rows)
-            overtaken = cursor.rowcount != len(rows)
-        if overtaken:
-            # Another commit has just put some of the nodes, so check that they have the same bytes.
-            self._find_fresh(wanted, now)
 
     def _find_fresh(self, wanted: Mapping[str, NodeRecord], now: int) -> set[str]:
         """Return the ids in `wanted` that were put recently. Raise `Collision` if a node is stored with other bytes."""

@@ -68,8 +68,20 @@ class RefView:
         if not file:
             return own
         target = self._listed_target(file, key)
-        if target is None:
-            return self._apply_ending(name, own, key) if file == THREADS else own
+        if target is None:  # the last history line decides, unless our own file has that ending or is newer
+            endings = self._endings().get(key) if file == THREADS else None
+            if not endings:
+                return own
+            ending = endings[-1]
+            if own is not None:
+                is_known = own.state.get("status") in REASON and own.target == ending.head
+                was_resumed = ending.completedAt < own.updated  # here, after that line was written
+                if is_known or was_resumed:
+                    return own
+            state = {**(own.state if own else {}), "status": STATUS.get(ending.reason, "completed")}
+            if ending.workflow is not None:
+                state["workflow"] = ending.workflow
+            return Ref(name, ending.head, state, own.version + 1 if own else 1, ending.completedAt)
         has_ended = file == THREADS and own is not None and own.state.get("status") in REASON
         if own is not None and own.target == target and not has_ended:
             return own
@@ -79,21 +91,6 @@ class RefView:
             state["status"] = "idle"
         changed_ms = changed_ns(self._root / file) // 1_000_000
         return Ref(name, target, state, own.version + 1 if own else 1, changed_ms)
-
-    def _apply_ending(self, name: str, own: Ref | None, thread: str) -> Ref | None:
-        """Return a ref according to its last history line, unless our own file already has that ending or is newer."""
-        if thread not in self._endings():
-            return own
-        ending = self._endings()[thread][-1]
-        if own is not None:
-            is_known = own.state.get("status") in REASON and own.target == ending.head
-            was_resumed = ending.completedAt < own.updated  # here, after that line was written
-            if is_known or was_resumed:
-                return own
-        state = {**(own.state if own else {}), "status": STATUS.get(ending.reason, "completed")}
-        if ending.workflow is not None:
-            state["workflow"] = ending.workflow
-        return Ref(name, ending.head, state, own.version + 1 if own else 1, ending.completedAt)
 
     def _endings(self) -> dict[str, list[Ending]]:
         if self._endings_by_thread is None:

@@ -299,76 +299,47 @@ def _ref_finder(schema: Any) -> _Finder | None:
     """Return a function that collects the references of a payload, or None if the schema has no references."""
     if not isinstance(schema, dict):
         return None
-    branches = [branch for keyword in ("anyOf", "oneOf", "allOf") for branch in schema.get(keyword, ())]
-    branches += [schema[keyword] for keyword in ("if", "then", "else", "not") if keyword in schema]
-    parts: list[_Finder | None] = [_find_own if schema.get("format") == REF_FORMAT else None]
-    parts += [_all_of([finder for branch in branches if (finder := _ref_finder(branch))])]
-    parts += [_list_refs(schema), _object_refs(schema)]
-    return _all_of([part for part in parts if part])
+    is_ref = schema.get("format") == REF_FORMAT
+    inner = [branch for keyword in ("anyOf", "oneOf", "allOf") for branch in schema.get(keyword, ())]
+    inner += [schema[keyword] for keyword in ("if", "then", "else", "not") if keyword in schema]
+    branches = [finder for branch in inner if (finder := _ref_finder(branch))]
 
-
-def _find_own(value: Any, found: dict[str, None]) -> None:
-    if isinstance(value, str) and is_node_id(value):
-        found[value] = None
-
-
-def _all_of(parts: list[_Finder]) -> _Finder | None:
-    if len(parts) <= 1:
-        return parts[0] if parts else None
-
-    def find(value: Any, found: dict[str, None]) -> None:
-        for part in parts:
-            part(value, found)
-
-    return find
-
-
-def _list_refs(schema: Schema) -> _Finder | None:
     first = [_ref_finder(item) for item in schema.get("prefixItems", ())]
-    rest = _ref_finder(schema.get("items"))
-    some = _ref_finder(schema.get("contains"))
-    if not (any(first) or rest or some):
-        return None
+    rest, some = _ref_finder(schema.get("items")), _ref_finder(schema.get("contains"))
+    has_items = any(first) or rest or some
 
-    def find(value: Any, found: dict[str, None]) -> None:
-        if not isinstance(value, (list, tuple)):  # a tuple has the same canonical bytes as a list
-            return
-        for index, item in enumerate(value):
-            finder = first[index] if index < len(first) else rest
-            if finder:
-                finder(item, found)
-            if some:
-                some(item, found)
-
-    return find
-
-
-def _object_refs(schema: Schema) -> _Finder | None:
-    declared = schema.get("properties", {})
-    named = {name: _ref_finder(item) for name, item in declared.items()}
+    named = {name: _ref_finder(item) for name, item in schema.get("properties", {}).items()}
     patterns = [
         (_literal(text), _ref_finder(item)) for text, item in schema.get("patternProperties", {}).items()
     ]
-    others = _ref_finder(schema.get("additionalProperties"))
-    keys = _ref_finder(schema.get("propertyNames"))
-    if not (keys or others or any(named.values()) or any(finder for _, finder in patterns)):
+    others, keys = _ref_finder(schema.get("additionalProperties")), _ref_finder(schema.get("propertyNames"))
+    has_fields = keys or others or any(named.values()) or any(finder for _, finder in patterns)
+    if not (is_ref or branches or has_items or has_fields):
         return None
 
     def find(value: Any, found: dict[str, None]) -> None:
-        if not isinstance(value, dict):
-            return
-        for key, item in value.items():
-            if keys:
-                keys(key, found)
-            is_extra = key not in named
-            for matches, finder in patterns:
-                if not matches or matches(key):
-                    is_extra = is_extra and not matches
-                    if finder:
-                        finder(item, found)
-            finder = others if is_extra else named.get(key)
-            if finder:
-                finder(item, found)
+        if is_ref and isinstance(value, str) and is_node_id(value):
+            found[value] = None
+        for branch in branches:
+            branch(value, found)
+        if has_items and isinstance(value, (list, tuple)):  # a tuple has the same canonical bytes as a list
+            for index, item in enumerate(value):
+                if finder := first[index] if index < len(first) else rest:
+                    finder(item, found)
+                if some:
+                    some(item, found)
+        if has_fields and isinstance(value, dict):
+            for key, item in value.items():
+                if keys:
+                    keys(key, found)
+                is_extra = key not in named
+                for matches, finder in patterns:
+                    if not matches or matches(key):
+                        is_extra = is_extra and not matches
+                        if finder:
+                            finder(item, found)
+                if finder := others if is_extra else named.get(key):
+                    finder(item, found)
 
     return find
 

@@ -63,7 +63,6 @@ def verify(store: Store, nodes: Sequence[str] = ()) -> Iterator[Verified]:
 
 
 def _verify_batch(store: Store, batch: Sequence[NodeRecord | Damage], types: set[str]) -> Verified:
-    """Check some nodes, and add the types that they use to `types`."""
     problems: list[Fault] = []
     referrers: dict[str, str] = {}
     for item in batch:

@@ -72,8 +72,6 @@ def describe_question(thread: Thread, status: str) -> JsonObject | None:
 
 
 class _Form(NamedTuple):
-    """The form that a person fills in."""
-
     status: str | None
     """The status of an answer in this form, or None if the role has only one form."""
     schema: Schema

@@ -86,7 +86,33 @@ def describe(verbs: Iterable[ApiVerb]) -> JsonObject:
     everything: list[Described | ApiVerb] = [*OTHERS, *verbs]
     for one in everything:
         path = re.sub(r"\{(\w+):\w+\}", r"{\1}", one.path)
-        paths.setdefault(f"/api{path}", {})[one.method.lower()] = _describe_operation(one, path)
+        parameters: list[JsonObject] = [
+            {"name": name, "in": "path", "required": True, "schema": TEXT}
+            for name in re.findall(r"\{(\w+)\}", path)
+        ]
+        parameters += [
+            {"name": name, "in": "query", "description": about, "schema": TEXT}
+            for name, about in one.query.items()
+        ]
+        reply = "application/json" if isinstance(one, ApiVerb) else one.type
+        operation: JsonObject = {
+            "summary": one.summary,
+            "parameters": parameters,
+            "responses": {
+                "200": {"description": "The result.", "content": {reply: {}}},
+                "default": {
+                    "description": "An error.",
+                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+                },
+            },
+        }
+        if one.body is not None:
+            content = {"application/json": {"schema": one.body}}
+            operation["requestBody"] = {"required": True, "content": content}
+            parameters += [_HEADER, _PERSON] if isinstance(one, ApiVerb) else [_HEADER]
+        if isinstance(one, ApiVerb) and one.is_repeatable:
+            parameters.append(_KEY)
+        paths.setdefault(f"/api{path}", {})[one.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "Rolecall", "version": __version__},
@@ -100,32 +126,3 @@ def describe(verbs: Iterable[ApiVerb]) -> JsonObject:
         },
         "security": [{"cookie": []}, {"token": []}],
     }
-
-
-def _describe_operation(one: Described | ApiVerb, path: str) -> JsonObject:
-    parameters: list[JsonObject] = [
-        {"name": name, "in": "path", "required": True, "schema": TEXT}
-        for name in re.findall(r"\{(\w+)\}", path)
-    ]
-    parameters += [
-        {"name": name, "in": "query", "description": about, "schema": TEXT}
-        for name, about in one.query.items()
-    ]
-    reply = "application/json" if isinstance(one, ApiVerb) else one.type
-    operation: JsonObject = {
-        "summary": one.summary,
-        "parameters": parameters,
-        "responses": {
-            "200": {"description": "The result.", "content": {reply: {}}},
-            "default": {
-                "description": "An error.",
-                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-            },
-        },
-    }
-    if one.body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": one.body}}}
-        parameters += [_HEADER, _PERSON] if isinstance(one, ApiVerb) else [_HEADER]
-    if isinstance(one, ApiVerb) and one.is_repeatable:
-        parameters.append(_KEY)
-    return operation

@@ -148,7 +148,6 @@ def list_steps(ask: Ask) -> Any:
 
 
 def _cut(value: Any, most: int) -> Any:
-    """Return a JSON value whose texts are shortened."""
     if isinstance(value, str):
         return shorten(value, most)
     if isinstance(value, Mapping):
@@ -265,7 +264,6 @@ def _name_workflow(ask: Ask) -> str:
 
 
 def _follow(ask: Ask) -> str:
-    """Return the workflow of the thread."""
     return ask.thread.workflow
 
 
