@@ -22,6 +22,7 @@ from ports import held_port
 from test_triggers import WORKFLOW, Stage
 
 from rolecall.service import project_file
+from rolecall.service.problems import Problems
 from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers.run import Triggers
 from rolecall.settings.mask import MASKED, Mask
@@ -357,7 +358,7 @@ def test_it_listens_on_loopback_unless_the_project_says_otherwise(stage: Stage) 
 
 def test_a_port_that_is_taken_is_told_and_had_once_it_is_free(stage: Stage) -> None:
     async def play(port: int) -> None:
-        problems: dict[str, str] = {}
+        problems = Problems(stage.said.append)
         with socket.create_server(("127.0.0.1", port)):
             text = f"hooks: {{port: {port}}}\nworkflows: {{hello: {{triggers: {{{PLAIN}}}}}}}\n"
             project = project_file.parse(text, path=str(stage.folder / "rolecall.yaml")).require()

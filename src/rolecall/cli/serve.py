@@ -113,18 +113,12 @@ def serve(options: Namespace) -> CommandResult | int:
         print(printable(line), flush=True)
 
     has_project = project_file.find(folder) is not None
-    beside = (
-        serving.of_project(folder, store_url=url or options.store, adjust=adjust)
-        if has_project
-        else serving.of_no_project(folder)
-    )
-    pages = []
+    companions = [serving.of_project(folder, store_url=url or options.store, adjust=adjust)]
     if options.web is not None:
-        pages.append(serving.of_page(folder, store_url=url or options.store, port=options.web))
+        companions.append(serving.of_page(folder, store_url=url or options.store, port=options.web))
     if traces := serving.of_traces(store_url=url or options.store):
-        pages.append(traces)
+        companions.append(traces)
     if url is None:
-        companions = [beside, *pages]
         serving.serve(
             adjust(project.policy),
             store_url=options.store,
@@ -141,7 +135,7 @@ def serve(options: Namespace) -> CommandResult | int:
     serve_fleet(
         url,
         adjust(project.policy) if has_policy else None,
-        companions=[*([beside] if has_project else []), *pages],
+        companions=companions,
         show=show,
         ready=tell_ready,
         **{name: value for name, value in given.items() if value is not None},

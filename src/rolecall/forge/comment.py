@@ -86,8 +86,6 @@ def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mas
 
 
 def _question(thread: Thread) -> str:
-    """Return the thread's question: the text of a role, the purpose of a person's role, or the reason why the thread
-    cannot continue."""
     due, role = (question := thread.question()).due, question.role
     if due is None or role is None or thread.state.onward is not None:
         return thread.reason
@@ -95,7 +93,6 @@ def _question(thread: Thread) -> str:
 
 
 def _how_to_answer(thread: Thread) -> str:
-    """Return the text that lists the comments with which to continue a thread."""
     question, state = thread.question(), thread.state
     if state.onward is not None:
         limit = f" {state.onward.limit}" if state.onward.limit else ""

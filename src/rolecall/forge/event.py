@@ -1,5 +1,4 @@
-"""Events on the forge, and what a job does about them. All functions are pure, except that `read` reads the event's
-file."""
+"""Events on the forge, and what a job does about them. All functions but `read` are pure."""
 
 from __future__ import annotations
 
@@ -59,9 +58,7 @@ class ForgeEvent(NamedTuple):
     by: Person | None = None
     """The person who caused the event, or None if causing it already requires write access."""
     task: str = ""
-    """The title and text of the issue or change, or another task in the event."""
     target: str = ""
-    """The target branch of a change."""
     comment: str | None = None
     """The text of a new comment, or None for any other event."""
     ignored: str = ""
@@ -115,9 +112,8 @@ def _read_github(job: Job, payload: JsonObject) -> ForgeEvent:
     if about is not None:
         is_change = "pull_request" in payload or "pull_request" in about
         head = about.get("head") or {}
-        is_ours = (head.get("repo") or {}).get(
-            "full_name"
-        ) == job.project  # otherwise the branch belongs to a fork
+        # Otherwise the branch belongs to a fork.
+        is_ours = (head.get("repo") or {}).get("full_name") == job.project
         event = event._replace(
             subject=Subject("change" if is_change else "issue", int(about["number"])),
             task=_join(about["title"], about.get("body")),
@@ -170,7 +166,11 @@ def _read_gitlab(job: Job, payload: JsonObject) -> ForgeEvent:
         about, kind = noted, "issue" if "issue" in payload else "merge_request"
     if kind not in ("issue", "merge_request"):
         return event._replace(ignored=f"this job ignores events of the kind {kind!r}")
-    if event.comment is None and not _is_new_on_gitlab(payload):
+    # Other changes, such as closing an issue, are ignored.
+    labels = (payload.get("changes") or {}).get("labels") or {"previous": (), "current": ()}
+    before, now = ({label["title"] for label in labels[which]} for which in ("previous", "current"))
+    is_new = about.get("action") in ("open", "reopen") or LABEL in now - before
+    if event.comment is None and not is_new:
         event = event._replace(
             ignored=f"the {kind.replace('_', ' ')} is not new and did not get the label {LABEL}"
         )
@@ -180,14 +180,6 @@ def _read_gitlab(job: Job, payload: JsonObject) -> ForgeEvent:
         task=_join(about["title"], about.get("description")),
         target=str(about.get("source_branch") or event.target) if is_ours else event.target,
     )
-
-
-def _is_new_on_gitlab(payload: JsonObject) -> bool:
-    """Return whether an issue or merge request was opened or got the label. Other changes, such as closing it, are
-    ignored."""
-    change = (payload.get("changes") or {}).get("labels") or {"previous": (), "current": ()}
-    before, now = ({label["title"] for label in change[which]} for which in ("previous", "current"))
-    return payload["object_attributes"].get("action") in ("open", "reopen") or LABEL in now - before
 
 
 def _join(title: object, text: object) -> str:
@@ -210,12 +202,10 @@ def parse_command(text: str) -> CommentCommand | None:
     while verb == "resume" and (found := re.match(r"\s*([\w.-]+)=([\d.]+)(?=\s|$)", line)):
         name, amount = found.groups()
         kind = name.rpartition(".")[2]
-        if kind not in LIMITS or not re.fullmatch(
-            r"\d+(\.\d+)?" if kind in ("cost", "minutes") else r"\d+", amount
-        ):
-            raise UsageError(
-                f"{found[0].strip()!r} is not a limit", hint="Write cost=20 or steps=40, for example."
-            )
+        form = r"\d+(\.\d+)?" if kind in ("cost", "minutes") else r"\d+"
+        if kind not in LIMITS or not re.fullmatch(form, amount):
+            hint = "Write cost=20 or steps=40, for example."
+            raise UsageError(f"{found[0].strip()!r} is not a limit", hint=hint)
         limits[name], line = float(amount), line[found.end() :]
     words = "\n".join(part for part in (line.strip(), rest.strip()) if part)
     if verb == "answer" and not words:
@@ -270,8 +260,5 @@ def decide(
     if known is not None and not known.has_ended:
         return Continue()
     if not task.strip():
-        raise UsageError(
-            "the event does not name a task",
-            hint=Hint("Say what to do", "name_task"),
-        )
+        raise UsageError("the event does not name a task", hint=Hint("Say what to do", "name_task"))
     return StartThread(task)

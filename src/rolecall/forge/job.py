@@ -33,14 +33,12 @@ _PAUSE = 60.0
 """Seconds between two saves while a thread runs."""
 _LEASE = 90.0
 """Seconds for which a lost job can still appear to run the thread."""
-_LONGEST_WAIT_MS = 300_000
-"""The maximum time in milliseconds that a job waits for the end of a provider's limit."""
+_LONGEST_WAIT = 300.0
+"""The maximum number of seconds that a job waits for the end of a provider's limit."""
 _MOST_HANDLED = 500
 _OUTPUTS = ("thread", "status", "branch", "request")
-"""The names of the outputs for later steps of a GitHub job."""
 
 Tell = Callable[[str], object]
-"""Prints a line of the job's log."""
 Watch = Callable[[Thread, ThreadEvent], object]
 
 
@@ -56,7 +54,6 @@ class Options(NamedTuple):
     wants_request: bool = False
     """Whether to push changes as a branch and, when the thread is completed, open a pull or merge request."""
     setup: str = ""
-    """A command that prepares the folder in which the thread works."""
 
 
 class Done(NamedTuple):
@@ -68,7 +65,6 @@ class Done(NamedTuple):
     status: str = ""
     reason: str = ""
     waits: bool = False
-    """Whether the thread is waiting for a person's answer."""
     subject: str = ""
     branch: str = ""
     request: str = ""
@@ -99,10 +95,8 @@ def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) 
         except UsageError as error:
             if happened.comment is None:
                 raise
-            decision, note = (
-                event.Ignore(error.explain()),
-                f"This comment could not be used: {error.explain()}",
-            )
+            decision = event.Ignore(error.explain())
+            note = f"This comment could not be used: {error.explain()}"
         if not is_checked and (note or not isinstance(decision, event.Ignore)):
             if refusal := _refuse(happened, forge, options):
                 return Done(refusal)
@@ -127,14 +121,11 @@ class _Overtaken(Conflict):
 
 
 def _refuse(happened: event.ForgeEvent, forge: Forge, options: Options) -> str:
-    """Return why the person who caused the event is not allowed to do so, or an empty string if they are."""
     person = happened.by
     if person is None or (options.is_open and happened.comment is None):
         return ""
     if options.allowed:
-        names = {
-            name.removeprefix("@").casefold() for name in options.allowed
-        }  # forges ignore the case of names
+        names = {name.removeprefix("@").casefold() for name in options.allowed}  # forges ignore the case
         may, needed = person.name.casefold() in names, "is not in the list of those who may"
     else:
         may, needed = forge.may_write(person), "may not write to this repository"
@@ -160,22 +151,45 @@ class _Run:
         self.subject = self.happened.subject
 
     def go(self, decision: event.StartThread | event.Continue, record: SavedThread | None) -> Done:
+        options, repository = self.options, self.place.repository
         with self.place.make(is_new=isinstance(decision, event.StartThread)) as rolecall:
-            self._prepare()
+            if options.setup:
+                self.tell("preparing the folder")
+                # The command comes from the project's own pipeline, not from an event.
+                words = ["/bin/sh", "-ec", options.setup]
+                prepared = subprocess.run(words, cwd=repository, stdin=subprocess.DEVNULL, check=False)  # noqa: S603
+                if code := prepared.returncode:
+                    raise UsageError(f"the command that prepares the folder ended with {code}")
             if isinstance(decision, event.StartThread):
-                thread = self._start(rolecall, decision.task)
-                base = git.commit(self.place.repository, "HEAD") or ""
+                loaded = rolecall.load_workflow(options.workflow, is_kept=True)
+                for _, error in rolecall.missing_agents(loaded.playbook, options.agent):
+                    raise error
+                thread = rolecall.start(
+                    loaded,
+                    decision.task,
+                    agent=options.agent,
+                    limits=options.limits,
+                    folder=repository,
+                    request=StartRequest(self.happened.key, decision.task),
+                )
                 record = SavedThread(
                     place=self.place.name,
                     thread=thread.id,
-                    base=base,
+                    base=git.commit(repository, "HEAD") or "",
                     target=self.happened.target,
                     handled=record.handled if record else (),
                 )
             else:
                 assert record is not None  # noqa: S101 -- only a saved thread is continued
-                thread = rolecall.thread(record.thread)
-                self._await_lease(thread)
+                thread, until = rolecall.thread(record.thread), time.monotonic() + _LEASE
+                while True:  # until the job that ran the thread before has certainly ended
+                    try:
+                        thread.refuse_running()
+                        break
+                    except Conflict:
+                        if time.monotonic() > until:
+                            raise
+                        time.sleep(1.0)
                 self._obey(thread, decision.command)
             handled = (*record.handled, self.happened.key)[-_MOST_HANDLED:]
             record = replace(record, run=self.job.run, handled=tuple(dict.fromkeys(handled)), is_told=False)
@@ -186,41 +200,6 @@ class _Run:
             self.tell(f"thread {thread.id}")
             record = self._advance(rolecall, thread, record)
             return self._finish(rolecall, thread, record)
-
-    def _prepare(self) -> None:
-        if not self.options.setup:
-            return
-        self.tell("preparing the folder")
-        # The command comes from the project's own pipeline, not from an event.
-        words = ["/bin/sh", "-ec", self.options.setup]
-        done = subprocess.run(words, cwd=self.place.repository, stdin=subprocess.DEVNULL, check=False)  # noqa: S603
-        if done.returncode:
-            raise UsageError(f"the command that prepares the folder ended with {done.returncode}")
-
-    def _start(self, rolecall: Rolecall, task: str) -> Thread:
-        options = self.options
-        loaded = rolecall.load_workflow(options.workflow, is_kept=True)
-        for _, error in rolecall.missing_agents(loaded.playbook, options.agent):
-            raise error
-        return rolecall.start(
-            loaded,
-            task,
-            agent=options.agent,
-            limits=options.limits,
-            folder=self.place.repository,
-            request=StartRequest(self.happened.key, task),
-        )
-
-    def _await_lease(self, thread: Thread) -> None:
-        """Wait until the job that ran the thread before has certainly ended."""
-        until = time.monotonic() + _LEASE
-        while True:
-            try:
-                return thread.refuse_running()
-            except Conflict:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(1.0)
 
     def _obey(self, thread: Thread, command: event.CommentCommand | None) -> None:
         """Carry out a command from a comment. If that fails, Rolecall's comment says why."""
@@ -240,17 +219,13 @@ class _Run:
             self.tell(self.note)
 
     def _advance(self, rolecall: Rolecall, thread: Thread, record: SavedThread) -> SavedThread:
-        """Take steps until the thread ends or waits, and save the thread from time to time."""
         if thread.state.is_over or thread.needs_person:
             return record
         saved_at, run = time.monotonic(), thread.run(agent=self.options.agent)
         try:
             for told in run:
                 self.watch(thread, told)
-                if (
-                    told.kind == "limited"
-                    and told.body["until"] / 1000 - time.time() > _LONGEST_WAIT_MS / 1000
-                ):
+                if told.kind == "limited" and told.body["until"] / 1000 - time.time() > _LONGEST_WAIT:
                     run.stop()
                 if told.kind == "step" and time.monotonic() - saved_at > _PAUSE:
                     record, saved_at = self._save(rolecall, thread, record), time.monotonic()
@@ -324,9 +299,8 @@ class _Run:
             return "", ""
         if thread.status != "completed":
             return branch, ""
-        closes = (
-            f"\n\nCloses #{self.subject.number}." if self.subject and self.subject.kind == "issue" else ""
-        )
+        is_issue = self.subject is not None and self.subject.kind == "issue"
+        closes = f"\n\nCloses #{self.subject.number}." if self.subject and is_issue else ""
         result = thread.result()
         text = comment.quiet(self.mask.text(result["text"])) if result else ""
         about = f"{text}{closes}\n\nThread `{thread.id}`.".lstrip()

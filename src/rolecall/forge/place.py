@@ -46,7 +46,6 @@ class SavedThread(msgspec.Struct, frozen=True, kw_only=True):
     """The record about a thread that a job leaves for the next job, next to the thread's store."""
 
     place: str
-    """The name of the thread's folder."""
     thread: str
     has_ended: bool = False
     needs_person: bool = False
@@ -57,11 +56,9 @@ class SavedThread(msgspec.Struct, frozen=True, kw_only=True):
     handled: tuple[str, ...] = ()
     """The keys of the handled events."""
     comment: str = ""
-    """The id of Rolecall's comment."""
     base: str = ""
     """The commit with which the thread began."""
     target: str = ""
-    """The target branch of the thread's changes."""
     head: str = ""
     """The commit that is checked out, and the branch (`branch`), if any."""
     branch: str = ""
@@ -86,7 +83,9 @@ class Remote:
                 f"{checkout} is not a clone with a remote named origin: {found.err}",
                 hint="Check the repository out in an earlier step of the job.",
             )
-        self.address = _without_login(found.text)
+        parts, self.address = urlsplit(found.text), found.text
+        if parts.scheme in ("http", "https"):  # GitLab puts the job's token into the address
+            self.address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
         self._env: dict[str, str] = {}
         if self.address.startswith(("https://", "http://")):
             user = "x-access-token" if job.forge == "github" else "oauth2"
@@ -137,14 +136,12 @@ class Remote:
                 env={**self._env, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects},
                 timeout=_SECONDS,
             )
-            if (
-                done.code == 0 or self.find(ref) == commit
-            ):  # the reply to an earlier attempt might have been lost
+            # The reply to an earlier attempt might have been lost.
+            if done.code == 0 or self.find(ref) == commit:
                 return
-            if "stale info" in done.text or "stale info" in done.err:
-                raise Conflict(
-                    f"another job has moved {ref}", hint="See what it did, then run this job again."
-                )
+            if "stale info" in done.text + done.err:
+                hint = "See what it did, then run this job again."
+                raise Conflict(f"another job has moved {ref}", hint=hint)
             if number == _TRIES:
                 raise StorageError(
                     f"{ref} could not be pushed to {self.address}: {done.err}",
@@ -170,17 +167,8 @@ class Remote:
         )
 
 
-def _without_login(address: str) -> str:
-    """Return an address without user name and password, because GitLab puts the job's token there."""
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https"):
-        return address
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
 class JobPlace:
-    """The folder of a thread in this job. `repository` is the clone in which the thread works, and `home` contains its
-    store."""
+    """The folder of a thread in this job, with a clone (`repository`) and a `home`, which contains its store."""
 
     def __init__(self, folder: str, remote: Remote, key: str, saved: Saved | None) -> None:
         self.repository = os.path.join(folder, "repository")
@@ -236,8 +224,7 @@ class JobPlace:
         return rolecall
 
     def save(self, rolecall: Rolecall, record: SavedThread, key: str) -> SavedThread:
-        """Save the thread for the next job with this `key`. Raise Conflict if another job has saved the thread in the
-        meantime."""
+        """Save the thread for the next job with this `key`. Raise Conflict if another job has saved it since."""
         repository = self.repository
         listed = git.run(
             repository, "for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads/rolecall/"

@@ -20,7 +20,6 @@ from rolecall.settings.form import did_you_mean
 
 LEAD = "lead"
 ASSUMED = "engineer"
-"""The owner of a task that names none."""
 
 
 class TaskJob(NamedTuple):
@@ -51,7 +50,6 @@ class Assigned(NamedTuple):
     jobs: dict[float, TaskJob]
     """The job of each task, by the task's id."""
     unknown: tuple[Task, ...]
-    """The tasks whose owner is unknown."""
 
 
 def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFiles) -> Assigned:

@@ -83,9 +83,7 @@ class TaskBoard:
         self._settled: set[str] = set()
         """The threads that this run finished."""
         self.unknown: dict[float, Task] = {}
-        """The tasks whose owner is unknown."""
         self.files_of: Callable[[str], frozenset[str]] = lambda _thread: frozenset()
-        """A function that returns the files that a thread is known to have touched."""
 
     def look(self) -> None:
         """Read everything without writing."""
@@ -169,8 +167,7 @@ class TaskBoard:
         ]
 
     def _judge(self, task: Task, redone: Mapping[float, float]) -> Want | LeftTask | None:
-        """Return a task that can run as `Want`, a task that is left out as `LeftTask`, and None for a task that has
-        been done."""
+        """Return a `Want` if the task can run, a `LeftTask` if it is left out, and None if it has been done."""
         number = task["id"]
         if is_leads(task):
             return LeftTask(LEADS, "is Lead's")
@@ -189,10 +186,7 @@ class TaskBoard:
         if run is None or run.is_settled:
             is_taken = task["status"] == "in_progress"
             return LeftTask(ELSEWHERE, "is in progress, and not by us") if is_taken else self._want(task)
-        return self._judge_begun(task, run)
 
-    def _judge_begun(self, task: Task, run: TaskRun) -> Want | LeftTask | None:
-        """Judge a task whose thread has begun."""
         thread = self._thread(run)
         if thread is None and run.is_planned:  # the run that planned it died before the thread was created
             return self._want(task)
@@ -274,8 +268,7 @@ class TaskBoard:
         return [problem for work in works if (problem := self.mark(work, status))]
 
     def settle(self, task: Task) -> list[str]:
-        """Record that a task's thread is done. The task list is written first, because a later run repeats unsettled
-        tasks."""
+        """Record that a task's thread is done, first in the task list, because a later run repeats unsettled tasks."""
         problems = [*self.mark_works(task, "completed"), self.mark(task, "completed")]
         run = self.run_of(task)
         if run is not None:

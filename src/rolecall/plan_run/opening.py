@@ -47,7 +47,6 @@ class Opening:
     agent: str | None = None
     """The agent that plays every role, overriding the configuration."""
     workdir: Workdir | None = None
-    """The folder in which tasks are done."""
 
     def begin(self, job: TaskJob) -> tuple[Thread, FirstSession]:
         """Create a thread for a task without running any of it. Return the thread with the owner's session."""
@@ -96,7 +95,6 @@ class Opening:
         files: frozenset[str] = frozenset(),
         task: Task | None = None,
     ) -> FirstSession:
-        """Choose a session according to the agent's tier and, for the owner, the settings of its task."""
         cast, wish = self.crew.cast(book, role), task or {}
         by, policy = config.mask().text(cast.name), wish.get("owner_reuse_policy")
         named, past, agent = wish.get("owner_agent_id", ""), self.watch.past, self.catalog.agent(role)
@@ -132,8 +130,7 @@ class Opening:
         return FirstSession(told, prior, decision.must_reread)
 
     def _result(self, task: Task) -> brief.TaskResult:
-        """Return the result of the work itself, without the check's verdict, because a completed task has passed its
-        check."""
+        """Return the result of the work itself, without the verdict of the check that it has passed."""
         run = self.board.run_of(task)
         thread = self.rolecall.thread_if_any(run.thread) if run else None
         if thread is None or thread.status != "completed":  # the task was completed by hand

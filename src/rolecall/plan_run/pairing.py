@@ -56,8 +56,7 @@ class TaskPair(NamedTuple):
 
 
 def pair(task: Task, *, owner: str, checks: Iterable[float] = ()) -> TaskPair:
-    """Choose the checker for `owner`'s work on a task; `checks` are the tasks of testers and reviewers that depend on
-    it."""
+    """Choose who checks `owner`'s work on a task; `checks` are the testers' and reviewers' tasks that depend on it."""
     checker = CHECKERS.get(owner)
     if checker is None:
         return TaskPair("", f"work of the {owner} is not checked by another agent")

@@ -26,14 +26,11 @@ class Row:
     agent: str = ""
     """The agent that last played the owner's role."""
     verdict: str = ""
-    """The status of the last step."""
     tokens: int = 0
     cost: float = 0
     files: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    """Other observations, such as a file that two tasks touched at the same time."""
     command: str = ""
-    """The command that continues the task."""
     conflict: JsonObject = field(default_factory=dict)
     """What the task's work conflicts with if it was set aside, as reported by `files/merge.py`."""
 
@@ -80,7 +77,19 @@ def rows(
         thread = rolecall.thread_if_any(run.thread) if run else None
         row = Row(number, task["title"], status, owner, remarks=tuple(dict.fromkeys(remarks.get(number, ()))))
         if run and owner:
-            row = replace(row, thread=run.thread, **(_facts(thread, owner) if thread else {}))
+            row = replace(row, thread=run.thread)
+        if thread and owner:
+            steps = thread.steps[::-1]
+            spoken = [step for step in steps if step.role != PERSON and not step.role.startswith("$")]
+            totals: JsonObject = steps[0].payload["totals"] if steps else {}
+            row = replace(
+                row,
+                agent=next((step.agent for step in spoken if step.role == owner), ""),
+                verdict=(status_of(spoken[0].output) or "") if spoken else "",
+                tokens=int(totals.get("tokens", 0)),
+                cost=float(totals.get("cost", 0)),
+                files=tuple(sorted({file for step in spoken for file in touched_files(step)})),
+            )
         if run and thread and status in (WAITING, FAILED):
             again = Hint("Run it again", "run_tasks", task=(*run.redoes, number))
             reason = question(thread) or reason
@@ -90,17 +99,3 @@ def rows(
             row = replace(row, command=onward, conflict=left.conflict)
         found.append(replace(row, reason=(left.reason if left else "") or reason))
     return found
-
-
-def _facts(thread: Thread, owner: str) -> JsonObject:
-    """Return the fields of a row that are read from the steps of its thread."""
-    steps = thread.steps[::-1]
-    spoken = [step for step in steps if step.role != PERSON and not step.role.startswith("$")]
-    totals: JsonObject = steps[0].payload["totals"] if steps else {}
-    return {
-        "agent": next((step.agent for step in spoken if step.role == owner), ""),
-        "verdict": (status_of(spoken[0].output) or "") if spoken else "",
-        "tokens": int(totals.get("tokens", 0)),
-        "cost": float(totals.get("cost", 0)),
-        "files": tuple(sorted({file for step in spoken for file in touched_files(step)})),
-    }

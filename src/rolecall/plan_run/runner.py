@@ -39,8 +39,7 @@ class PlanRunner:
     project: Project
     rolecall: Rolecall
     crews: Callable[[str | None], Crew]
-    """A function that returns the crew in which the given agent plays every role; None stands for the configured
-    agents."""
+    """Returns the crew in which the given agent plays every role, or, for None, the configured agents do."""
     catalog: Catalog
     board: TaskBoard
     cancel: Cancel
@@ -151,8 +150,7 @@ class PlanRunner:
                 self._set_aside(job, thread, LeftTask(FAILED, "could not be run", reason), reason)
 
     def _has_to_wait(self, job: TaskJob, thread: Thread) -> bool:
-        """Return whether a check must wait before its work is redone, because another task is writing the same
-        files."""
+        """Return whether a check must wait before its work is redone, because another task writes the same files."""
         if not job.players.is_check or self._files[job.id] >= job.work_files:
             return False
         others = {file for number, files in self._files.items() if number != job.id for file in files}
@@ -163,7 +161,6 @@ class PlanRunner:
         return False
 
     async def _leave(self, job: TaskJob, thread: Thread) -> None:
-        """Record the state of a thread after it stopped: done, waiting for a person, ended or interrupted."""
         status = thread.status
         if status == "completed" and (left := await self._merge(thread)):
             self._set_aside(job, thread, left, left.reason)
@@ -212,7 +209,6 @@ class PlanRunner:
         self.tell("settled", job.id, {"thread": ident, "status": status, "reason": reason, "command": onward})
 
     def _open(self, job: TaskJob) -> Thread:
-        """Return the task's thread: the thread that has already begun, or a new one."""
         thread = self.board.begun(job.task)
         if thread is None:
             thread, session = self._opening.begin(job)

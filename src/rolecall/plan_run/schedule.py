@@ -24,7 +24,6 @@ class Want(NamedTuple):
 class Clash(NamedTuple):
     file: str
     other: float
-    """The task that is currently using the file."""
 
 
 class NextTasks(NamedTuple):
@@ -91,8 +90,7 @@ def reasons(
 
 
 def hopeless(wants: Sequence[Want], *, known: Collection[float]) -> dict[float, str]:
-    """Return the tasks that can never begin, with the reason for each. `known` are the tasks that are done, or that
-    others could do."""
+    """Return why tasks can never begin. `known` are the tasks that are done, or that others could do."""
     left = {want.id: want for want in wants}
     followers: dict[float, list[float]] = {}
     open_deps: dict[float, int] = {}
@@ -127,8 +125,7 @@ def hopeless(wants: Sequence[Want], *, known: Collection[float]) -> dict[float, 
 
 
 def _find_circles(left: Mapping[float, Want]) -> dict[float, list[float]]:
-    """Return the dependency cycle of each task that is in a cycle, found by following the first open dependency of
-    every task."""
+    """Return the cycle of each task that is in one, found by following every task's first open dependency."""
     found: dict[float, list[float]] = {}
     seen: set[float] = set()
     for first in left:

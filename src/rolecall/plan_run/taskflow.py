@@ -41,7 +41,6 @@ DONE, BLOCKED = "done", "blocked"
 _NOT_DONE = ("partial", BLOCKED)
 _VERDICTS = {"reviewer": ("approved", "revision_required")}
 FAILURES = (*_NOT_DONE, "fail", "revision_required", "task_wrong")
-"""The statuses that count as failures."""
 _FIRST = "isFirstFailure"
 
 
@@ -49,8 +48,7 @@ class Players(NamedTuple):
     """The roles that take part in a task, as catalogue ids."""
 
     doers: tuple[str, ...] = ()
-    """The roles that do the task. For a check, these are the roles that did the checked tasks, and redo them if
-    necessary."""
+    """The roles that do the task, or, for a check, those that did the checked tasks and redo them if necessary."""
     checker: str = ""
     is_check: bool = False
     """Whether the task itself is a check, so that its workflow begins with the checker."""

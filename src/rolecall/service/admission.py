@@ -35,11 +35,9 @@ class Waiting:
     is_begun: bool = False
     """Whether the thread ran before and was resumed. Such a thread is never discarded, however busy its workflow is."""
     is_member: bool = False
-    """Whether the thread is a member of a group. The group, not the workflow's `concurrency`, limits how many run at
-    once."""
+    """Whether the thread is a member of a group, which itself limits how many of its members run at once."""
     until: int = 0
-    """When the thread can continue, in milliseconds, if its agent has reached a limit set by its provider; otherwise
-    0."""
+    """When the limit ends that a provider has set for the agent, in milliseconds; otherwise 0."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,7 @@ class QueueState:
 
     waiting: Sequence[Waiting] = ()
     admitted: Mapping[str, int] = field(default_factory=dict)
-    """The number of threads of each workflow that were admitted and have not ended. Group members count under
-    `MEMBERS`."""
+    """The number of admitted threads of each workflow. Group members count under `MEMBERS`."""
     due: Sequence[Due] = ()
     calls: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """The times of recent calls, keyed by the agent's name in the policy's rates."""
@@ -163,7 +160,6 @@ def recent(calls: Sequence[int], rate: StartRate, now: int) -> list[int]:
 
 
 def _find_discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Counter[str]) -> dict[str, str]:
-    """Return the waiting threads that the policy says to discard, each with the reason."""
     by_workflow: dict[str, list[Waiting]] = {}
     for one in left:
         if not one.is_begun:

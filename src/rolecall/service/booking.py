@@ -95,14 +95,8 @@ class BookingBackend:
                 slot = self.backend.ref(thread.slot_name(self.slot.workflow, self.slot.thread))
                 is_queued = state.status == Status.QUEUED
                 if is_queued:
-                    moves.append(
-                        Move(
-                            thread.queue_name_of(self.slot.thread, state),
-                            0,
-                            None,
-                            thread.queue_entry(state, {"begun": True}),
-                        )
-                    )
+                    entry = thread.queue_entry(state, {"begun": True})
+                    moves.append(Move(thread.queue_name_of(self.slot.thread, state), 0, None, entry))
                 if slot is not None and (state.is_over or is_queued):
                     moves.append(Move(slot.name, slot.version))
         if dollars:

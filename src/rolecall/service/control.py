@@ -51,8 +51,7 @@ def log_path(home: str) -> str:
 
 
 def link_path(home: str) -> str:
-    """Return the path of the file with the newest sign-in link for the page that the service serves. Only the service's
-    user can read that file."""
+    """Return the path of the file with the newest link that signs in to the service's page; others cannot read it."""
     return os.path.join(home, "web.link")
 
 
@@ -78,8 +77,7 @@ def running_page(home: str) -> str:
 
 
 def errors_path(home: str) -> str:
-    """Return the path of the file for output of a background service that is not in its log, such as why it did not
-    start."""
+    """Return the path of the file for a background service's other output, such as why it did not start."""
     return os.path.join(home, "service.err")
 
 
@@ -134,8 +132,7 @@ def unwritable(home: str, error: OSError) -> StorageError:
 
 
 def held_by(home: str) -> JsonObject | None:
-    """Return the process that is the service of a home, with its store's address (without password), or None if none
-    runs."""
+    """Return the process of a home's service, with its store's address (without password), or None."""
     try:
         with open(lock_path(home), encoding="utf-8") as file:
             found: JsonObject = json.loads(file.read() or "{}")
@@ -164,8 +161,7 @@ def is_served(home: str, url: str | None, store: Store) -> bool:
 
 @contextmanager
 def bound(home: str) -> Iterator[socket.socket]:
-    """Open the service's socket, which only this user can access. Only the holder of the lock may replace an old
-    socket."""
+    """Open the service's socket for this user only. Only the holder of the lock may replace an old socket."""
     path = socket_path(home)
     with short_path(path) as short, suppress(FileNotFoundError):
         os.unlink(short)

@@ -62,9 +62,8 @@ class Door:
                     self.poke(name)
                 case {"do": "stop"}:
                     self.stop(bool(words.get("finish")))
-                    await (
-                        reader.read()
-                    )  # the answer is that the connection closes once the service has stopped
+                    # The answer is that the connection closes once the service has stopped.
+                    await reader.read()
                 case {"do": "follow"}:
                     self._followers.setdefault(name, set()).add(writer)
                     writer.write(b"\n")

@@ -34,14 +34,10 @@ _AGENT = r"[A-Za-z0-9@._$-]+"
 @dataclass(frozen=True)
 class WorkflowPolicy:
     concurrency: int = 1
-    """How many threads of the workflow may run at once."""
     overflow: Overflow = "queue"
-    """What happens to further threads: they wait in the queue or are discarded."""
     max_queue: int | None = None
-    """How many threads may wait, or None for no limit. If more would wait, the oldest thread of the lowest priority is
-    discarded."""
+    """How many threads may wait. If more would, the oldest one of the lowest priority is discarded."""
     priority: int = 0
-    """The priority of the workflow's threads, unless a thread is given its own."""
 
 
 @dataclass(frozen=True)
@@ -74,22 +70,18 @@ class WorkerLimits:
 @dataclass(frozen=True)
 class ServicePolicy:
     limit: int = 16
-    """How many threads of all workflows may run at once."""
     workflows: Mapping[str, WorkflowPolicy] = field(default_factory=dict)
     default: WorkflowPolicy = WorkflowPolicy()
-    """The policy for workflows that are not listed."""
     rates: Mapping[str, StartRate] = field(default_factory=dict)
     """The rates, keyed by the name of an agent or by its kind, which is the part before the colon in `command:prog`."""
     spend_per_day: float | None = None
-    """The amount in dollars after which no more threads are admitted that day."""
     worker: WorkerLimits = WorkerLimits()
 
     def of(self, workflow: str) -> WorkflowPolicy:
         return self.workflows.get(workflow, self.default)
 
     def meter(self, agent: str) -> MeteredCall | None:
-        """Return the name and rate under which an agent's call is counted, or None if its calls are not
-        rate-limited."""
+        """Return the name and rate under which an agent's calls are counted, or None if they are not limited."""
         name = next((name for name in (agent, agent.partition(":")[0]) if name in self.rates), None)
         return MeteredCall(name, self.rates[name]) if name else None
 

@@ -45,7 +45,6 @@ class Surroundings:
     """The configuration of the home."""
     config_path: str
     stored: Sequence[str] = ()
-    """The names of stored workflows."""
     is_offline: bool = False
     patience: float = workflow_file.PATIENCE
 
@@ -144,7 +143,6 @@ def _trigger_problems(reading: ProjectReading, trigger: Trigger, around: Surroun
 
 
 async def _sense_problems(reading: ProjectReading, around: Surroundings) -> list[Problem]:
-    """Load every sense in use, without calling it, and return the problems found."""
     folder = reading.project.folder
     used: dict[str, Trigger] = {}
     for trigger in reading.project.triggers:

@@ -39,8 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
 @dataclass(frozen=True)
 class Hooks:
-    """The address at which HTTP triggers are called. Only this machine can reach it unless the project sets another
-    host."""
+    """The address at which HTTP triggers are called; by default only this machine can reach it."""
 
     host: str = "127.0.0.1"
     port: int = 8710
@@ -89,8 +88,7 @@ def find(folder: str) -> str | None:
 
 
 def load(folder: str) -> ProjectReading:
-    """Return the project that contains a folder. Without a project file, the folder itself is the project, with nothing
-    configured."""
+    """Return the project that contains a folder. Without a project file, it is the folder, with nothing configured."""
     path = find(folder)
     if path is None:
         return ProjectReading(_empty(os.path.abspath(folder)), ())

@@ -325,8 +325,7 @@ def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = N
 
 
 def lay_down(store: Store, slot: Slot, *, seen: ThreadRef | None = None) -> ThreadRef | None:
-    """Make an interrupted thread idle again. The interruption does not count as a crash, and the thread keeps its
-    slot."""
+    """Make an interrupted thread idle again. It keeps its slot, and no crash is counted."""
     return _settle(store, slot, lambda state: (state.move_to(Status.IDLE), {}), seen)
 
 

@@ -41,8 +41,7 @@ async def take_up(store: Store, slot: Slot) -> Finding:
 
 
 async def end_runs(store: Store, name: str) -> None:
-    """End the processes that a thread's steps have left on this host, including those of an attempt that no worker of
-    the service started."""
+    """End the processes that a thread's steps have left on this host, whoever started the steps."""
     known = read_note(store, name)
     runs = (known.note.run, *known.note.runs) if known else ()
     for run in (name, *filter(None, runs)):

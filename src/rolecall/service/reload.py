@@ -64,8 +64,16 @@ class Definitions:
         if stamp == self.seen:
             return False
         self.seen = stamp
+        folder = self.project.folder
+        path = os.path.join(folder, project_file.FILE)
         try:
-            wrong = [*self._read_project()]
+            # If the project's own file is gone, files in the folders above belong to other projects.
+            is_there = os.path.lexists(path)
+            reading = project_file.load(folder) if is_there else project_file.parse("", path=path)
+            if not reading.problems and reading.project != self.project:
+                self.project = reading.project
+                says = ": its new content is used" if is_there else " is gone, so nothing is configured"
+                self.say(f"{project_file.FILE}{says}")
             reports = await self._read_workflows()
         except (RolecallError, OSError) as error:
             # The store failed, or a folder is gone or unreadable: try again later.
@@ -73,10 +81,11 @@ class Definitions:
             why = error.message if isinstance(error, RolecallError) else error
             self.say(f"the files could not be read: {why}")
             return False
-        wrong += [problem for one in reports for problem in one.problems if problem.severity == "error"]
-        before, self.problems = self.problems, tuple(wrong)
-        if before and not wrong:
+        found = [problem for one in reports for problem in one.problems if problem.severity == "error"]
+        wrong = (*reading.problems, *found)
+        if self.problems and not wrong:
             self.say("the problems with the files are solved")
+        self.problems = wrong
         # Report each problem once, until it has gone away and come back.
         texts = dict.fromkeys(map(str, [*wrong, *(problem for one in reports for problem in one.agents)]))
         for text in texts:
@@ -84,17 +93,6 @@ class Definitions:
                 self.say(text)
         self._reported = set(texts)
         return True
-
-    def _read_project(self) -> tuple[Problem, ...]:
-        """Read the project's own file. If it is gone, ignore files in folders above, which belong to other projects."""
-        path = os.path.join(self.project.folder, project_file.FILE)
-        is_there = os.path.lexists(path)
-        reading = project_file.load(self.project.folder) if is_there else project_file.parse("", path=path)
-        if not reading.problems and reading.project != self.project:
-            self.project = reading.project
-            says = ": its new content is used" if is_there else " is gone, so nothing is configured"
-            self.say(f"{project_file.FILE}{says}")
-        return reading.problems
 
     async def _read_workflows(self) -> list[FileReport]:
         paths = files_by_name(self.project.folder)
@@ -125,8 +123,7 @@ class Definitions:
     # -- files --
 
     def stamp(self) -> str:
-        """Return a digest of the files' paths, times and sizes. It includes the inode change time, because a file moved
-        into place keeps its old modification time."""
+        """Return a digest of the files' paths, sizes and times, of which a file that is moved here keeps only some."""
         digest = hashlib.sha256()
         own = os.path.join(self.project.folder, project_file.FILE)
         # A workflow from a pack can be used as soon as somebody has allowed it.

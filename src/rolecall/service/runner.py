@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from rolecall.api import Thread
 from rolecall.errors import RolecallError
@@ -87,7 +87,18 @@ class ThreadRunner:
         if is_running:
             return
         try:
-            child, errors = self._spawn(ident, folder)
+            # Errors go to a file, because a pipe would break if this server ended first.
+            errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed once the child has ended
+            # With -P, a file in the project cannot replace an imported module.
+            child = subprocess.Popen(  # noqa: S603 -- our own program
+                [sys.executable, "-P", "-m", "rolecall", "thread", "run", ident],
+                cwd=folder,
+                env=config.child_environment(ROLECALL_STORE=config.full_store_address(self._store)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
         except OSError:
             self._end(ident)
             raise
@@ -112,19 +123,3 @@ class ThreadRunner:
         """Record that the process of a thread has ended, and return whether to start it again."""
         with self._lock:
             return self._running.pop(ident)
-
-    def _spawn(self, ident: str, folder: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-        """Start the process of a thread. Its errors go to a file, because a pipe would break if this server ended
-        first."""
-        errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed once the child has ended
-        # With -P, a file in the project cannot replace an imported module.
-        child = subprocess.Popen(  # noqa: S603 -- our own program
-            [sys.executable, "-P", "-m", "rolecall", "thread", "run", ident],
-            cwd=folder,
-            env=config.child_environment(ROLECALL_STORE=config.full_store_address(self._store)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,
-        )
-        return child, errors

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -72,8 +73,7 @@ def serve(
 async def run_until_stopped(
     lock: control.Lock, life: Coroutine[Any, Any, None], *, stop: Callable[[], None], log: Log
 ) -> None:
-    """Run a service until a signal stops it. If its home is deleted, interrupt its steps, stop it and raise
-    `StorageError`."""
+    """Run a service until a signal stops it, or until its home is deleted, which raises `StorageError`."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop)
     living = asyncio.create_task(life)
@@ -134,9 +134,7 @@ class Log:
 
     def __call__(self, text: str) -> None:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._mask.text(' '.join(text.split()))}"
-        with suppress(
-            OSError
-        ):  # a full disk must not end the service, and leaves no room to report the error
+        with suppress(OSError):  # a full disk must not end the service, and leaves no room for the error
             if os.path.exists(self._path) and os.path.getsize(self._path) > _LARGEST_LOG:
                 os.replace(self._path, f"{self._path}.1")
             with open(self._path, "a", encoding="utf-8", errors="replace") as file:
@@ -155,9 +153,14 @@ def of_project(
     adjust: Callable[[ServicePolicy], ServicePolicy] = lambda policy: policy,
 ) -> Companion:
     """Return the companion for the project that contains a folder. It follows the project's files and runs its
-    triggers. `adjust` can change the project's policy."""
+    triggers. `adjust` can change the project's policy. Without a project, the companion only logs that there is none,
+    because the service does not notice a project that is created later."""
 
     async def project(supervisor: Supervisor) -> None:
+        if project_file.find(folder) is None:
+            nothing = "no files are watched, and nothing is triggered"
+            supervisor.log(f"{folder} has no {project_file.FILE}: {nothing}")
+            return
         # The mark identifies processes left over from a killed service. A home has one service at a time.
         mark = f"triggers-{sha256(config.home().encode()).hexdigest()[:16]}"
         await end_leftovers(mark)
@@ -241,14 +244,7 @@ def of_traces(*, store_url: str | None) -> Companion | None:
         return None
 
     async def traces(supervisor: Supervisor) -> None:
-        log, problems, stop = supervisor.log, supervisor.problems, threading.Event()
-
-        def say(problem: str) -> None:
-            if problem:
-                problems["traces"] = problem
-            else:
-                problems.pop("traces", None)
-            log(f"traces: {problem or 'all is well again'}")
+        say, stop = partial(supervisor.problems.note, "traces"), threading.Event()
 
         def follow() -> None:
             try:
@@ -257,7 +253,7 @@ def of_traces(*, store_url: str | None) -> Companion | None:
             except Exception as error:  # an error must not end the service
                 say(f"no more spans are sent: {error!r}")
 
-        log(f"steps are sent to {config.mask().text(collector.url)}")
+        supervisor.log(f"steps are sent to {config.mask().text(collector.url)}")
         # Not a thread of the loop's pool: the service must not wait for a request when it stops.
         threading.Thread(target=follow, name="traces", daemon=True).start()
         try:
@@ -266,14 +262,3 @@ def of_traces(*, store_url: str | None) -> Companion | None:
             stop.set()
 
     return traces
-
-
-def of_no_project(folder: str) -> Companion:
-    """Return the companion of a service outside a project. It logs that there is no project, because the service does
-    not notice a project that is created later."""
-
-    async def no_project(supervisor: Supervisor) -> None:
-        name = project_file.FILE
-        supervisor.log(f"{folder} has no {name}: no files are watched, and nothing is triggered")
-
-    return no_project

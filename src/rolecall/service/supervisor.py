@@ -21,9 +21,10 @@ from rolecall.service import queue, recovery
 from rolecall.service.admission import Admission, Due, QueueState, Waiting, decide
 from rolecall.service.door import Door
 from rolecall.service.policy import ServicePolicy
+from rolecall.service.problems import Problems
 from rolecall.service.queue import AgentOf, Slot
 from rolecall.service.worker import StepOrder
-from rolecall.service.workers import WorkerExit, Workers
+from rolecall.service.workers import Workers
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads.state import Status, ThreadRef, read_thread
@@ -48,8 +49,7 @@ class _Held:
     task: asyncio.Task[None] | None = None
     """The task that is working on the thread now."""
     is_ready: bool = False
-    """Whether the thread is known to be idle, because this service took its last step. Otherwise the store is read
-    first."""
+    """Whether this service has left the thread idle. Otherwise the store is read before the next step."""
     not_before: int = 0
     trouble: str = ""
     """Why the thread's next step is not being taken."""
@@ -73,8 +73,7 @@ class Supervisor:
         self.store = store
         self.policy = policy
         self.log = log
-        self.problems: dict[str, str] = {}
-        """Current problems by subject, for the status."""
+        self.problems = Problems(log)
         self._workers = workers
         self._host = host
         self._agent_of = agent_of
@@ -117,10 +116,9 @@ class Supervisor:
                 look_again_at = self._look()
                 self._woken.clear()
                 if not self._is_stopping and not self._has_news:
+                    rest_ms = min(max(0, look_again_at - self.store.now()), POLL_MS)
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(
-                            min(max(0, look_again_at - self.store.now()), POLL_MS) / 1000
-                        ):
+                        async with asyncio.timeout(rest_ms / 1000):
                             await self._woken.wait()
             if tasks := [held.task for held in self._held.values() if held.task is not None]:
                 how = "finished" if self._is_finishing else "interrupted"
@@ -160,9 +158,9 @@ class Supervisor:
                 await companion(self)
                 return
             except Exception as error:
-                self._trouble(name, f"{name} has failed and restarts in a minute: {_message(error)}")
+                self.problems.note(name, f"{name} has failed and restarts in a minute: {_message(error)}")
             await asyncio.sleep(_RESTART)
-            self._trouble(name, "")
+            self.problems.note(name, "")
 
     # -- looks at the store --
 
@@ -179,9 +177,9 @@ class Supervisor:
                 self._held |= {slot.thread: _Held(slot, is_ready=True) for slot in woken}
                 self._read_at = min(self._read_at, deadline or self._read_at)
             verdict = self._decide(now)
-            self._trouble("store", "")
+            self.problems.note("store", "")
         except Exception as error:  # the cause might pass, and running threads continue
-            self._trouble("store", f"no work is taken: {_message(error)}")
+            self.problems.note("store", f"no work is taken: {_message(error)}")
             self._read_at = now + _LATER_MS
             self._has_news = False  # wait until then, but answer requests
             return self._read_at
@@ -190,7 +188,6 @@ class Supervisor:
         return min([self._read_at, *(held.not_before for held in resting)])
 
     def _stop_killed_threads(self) -> None:
-        """Tell the running steps of killed threads to stop."""
         is_for_all = not self._poked or "" in self._poked
         names = set(self._held) if is_for_all else self._poked & self._held.keys()
         self._poked.clear()
@@ -200,17 +197,30 @@ class Supervisor:
                 if ref is not None and ref.state.has_ended:
                     self._workers.running[name].stop()
             except Damaged as error:  # the thread's step will find out, and no other thread depends on it
-                self._trouble(name, f"{name} cannot be read: {error.message}")
+                self.problems.note(name, f"{name} cannot be read: {error.message}")
 
     def _decide(self, now: int) -> Admission:
-        """Decide which threads run, record the decision, and begin their steps."""
-        due = self._find_due(now)
+        due = []
+        for held in self._held.values():
+            if held.task is not None or held.rests(now):
+                continue
+            if not held.is_ready:
+                held.task = asyncio.create_task(self._take_up(held))
+                continue
+            agent = ""
+            if self.policy.rates:
+                with suppress(Damaged):  # the step itself reports the damage
+                    ref = read_thread(self.store, held.slot.thread)
+                    agent = self._agent_of(ref.state) if ref else ""
+            due.append(Due(held.slot.thread, held.slot.since, agent))
+
         if self._has_news:
             state = self._standing(now, due)
         else:  # nothing arrived and no slot became free, so only admitted threads can continue
             state = QueueState(due=due, calls=queue.calls(self.store, self.policy, now))
         self._has_news = False
         verdict = decide(self.policy, state, now)
+
         by_name = {one.thread: one for one in state.waiting}
         agents = {one.thread: one.agent for one in due}
         for name, reason in verdict.discard.items():
@@ -237,24 +247,6 @@ class Supervisor:
         )
         return replace(state, waiting=[one for one in state.waiting if one.thread not in self._unreadable])
 
-    def _find_due(self, now: int) -> list[Due]:
-        """Return the threads whose next step can be taken. For each thread with an unknown state, start to find it
-        out."""
-        due = []
-        for held in self._held.values():
-            if held.task is not None or held.rests(now):
-                continue
-            if not held.is_ready:
-                held.task = asyncio.create_task(self._take_up(held))
-                continue
-            agent = ""
-            if self.policy.rates:
-                with suppress(Damaged):  # the step itself reports the damage
-                    ref = read_thread(self.store, held.slot.thread)
-                    agent = self._agent_of(ref.state) if ref else ""
-            due.append(Due(held.slot.thread, held.slot.since, agent))
-        return due
-
     def _leave_queue(
         self, one: Waiting, move: Callable[..., ThreadRef | None], *words: Any, **options: Any
     ) -> bool:
@@ -264,13 +256,12 @@ class Supervisor:
         except Damaged as error:
             self._unreadable.add(one.thread)
             self._has_news = True  # another thread can take its place
-            self._trouble(one.thread, f"{one.thread} cannot be read: {error.message}")
+            self.problems.note(one.thread, f"{one.thread} cannot be read: {error.message}")
             return False
 
     # -- steps --
 
     async def _step(self, held: _Held) -> None:
-        """Take one step of a thread and apply its outcome."""
         held.is_ready = False
 
         def hear(kind: str, value: Any) -> None:
@@ -278,44 +269,41 @@ class Supervisor:
                 self._door.tell(value)
 
         try:
-            order = StepOrder(held.slot.thread, held.slot.workflow, self._host)
-            self._settle(held, await self._workers.step(order, limits=self.policy.worker, heard=hear))
+            slot = held.slot
+            order = StepOrder(slot.thread, slot.workflow, self._host)
+            ended = await self._workers.step(order, limits=self.policy.worker, heard=hear)
+            report, ref = ended.report or {}, read_thread(self.store, slot.thread)
+            if ref is None or ref.state.status not in (Status.IDLE, Status.RUNNING):
+                pass  # the thread has ended, or is waiting for a person
+            elif ended.report is None and self._is_stopping:
+                ref = queue.lay_down(self.store, slot)
+            elif ended.report is None:
+                ref = queue.count_crash(self.store, slot, ended.cause, is_loss=ended.code is None)
+                if ref is not None:
+                    self.log(f"{slot.thread} crashed: {ended.cause}")
+            elif report.get("error") in ("Conflict", "StorageError"):
+                # Another process has the thread, or the disk is full. Both are temporary.
+                return self._retry_later(held, report["message"])
+            elif "error" in report:
+                reason = ". ".join(filter(None, [report["message"], report["hint"]]))
+                ref = queue.suspend(self.store, slot, reason)
+
+            self._door.tell(slot.thread)
+            ref = ref or read_thread(self.store, slot.thread)
+            status = ref.state.status if ref else "gone"
+            held.is_ready, held.trouble = status == Status.IDLE, ""
+            if status not in (Status.IDLE, Status.RUNNING):
+                if status != Status.WAITING:  # a thread gets this status again whenever a member ends
+                    why = f": {ref.state.reason}" if ref and ref.state.reason else ""
+                    self.log(f"{slot.thread} is {status}{why}")
+                self._let_go(held)
         except Exception as error:  # a problem with one thread must not stop the others
             self._retry_later(held, _message(error))
         finally:
             held.task = None
             self._woken.set()
 
-    def _settle(self, held: _Held, ended: WorkerExit) -> None:
-        """Apply the outcome of a step to its thread."""
-        slot, report = held.slot, ended.report or {}
-        ref = read_thread(self.store, slot.thread)
-        if ref is None or ref.state.status not in (Status.IDLE, Status.RUNNING):
-            pass  # the thread has ended, or is waiting for a person
-        elif ended.report is None and self._is_stopping:
-            queue.lay_down(self.store, slot)
-        elif ended.report is None:
-            if queue.count_crash(self.store, slot, ended.cause, is_loss=ended.code is None) is not None:
-                self.log(f"{slot.thread} crashed: {ended.cause}")
-        elif report.get("error") in ("Conflict", "StorageError"):
-            # Another process has the thread, or the disk is full. Both are temporary.
-            self._retry_later(held, report["message"])
-            return
-        elif "error" in report:
-            queue.suspend(self.store, slot, ". ".join(filter(None, [report["message"], report["hint"]])))
-        self._door.tell(slot.thread)
-        ref = read_thread(self.store, slot.thread)
-        status = ref.state.status if ref else "gone"
-        held.is_ready = status == Status.IDLE
-        held.trouble = ""
-        if status not in (Status.IDLE, Status.RUNNING):
-            if status != Status.WAITING:  # a thread gets this status again whenever a member ends
-                why = f": {ref.state.reason}" if ref and ref.state.reason else ""
-                self.log(f"{slot.thread} is {status}{why}")
-            self._let_go(held)
-
     async def _take_up(self, held: _Held) -> None:
-        """Find out the state of a thread that has a slot."""
         try:
             found = await recovery.take_up(self.store, held.slot)
             held.is_ready = found == "ready"
@@ -340,14 +328,6 @@ class Supervisor:
             self.log(f"{held.slot.thread} is tried again: {trouble}")
         held.trouble = trouble
         held.not_before = self.store.now() + _LATER_MS
-
-    def _trouble(self, about: str, problem: str) -> None:
-        """Record a problem, or remove it if `problem` is empty, and log any change."""
-        known = self.problems.pop(about, "")
-        if problem:
-            self.problems[about] = problem
-        if problem != known:
-            self.log(problem or f"{about}: all is well again")
 
     # -- requests --
 

@@ -47,8 +47,7 @@ class StepOrder:
 
 
 def run(words: Mapping[str, Any], notes: int) -> bool:
-    """Take the step that an order asks for, and return whether it ended well. `notes` is the file descriptor for notes
-    to the service."""
+    """Take an ordered step, and return whether it ended well. `notes` is the descriptor for notes to the service."""
     global _backend
     if _backend is None:
         url, durability = _settings or config.store_settings()
@@ -85,7 +84,6 @@ def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> b
 
 
 _backend: Backend | None = None
-"""The store's backend, once a step has been taken."""
 _settings: StoreSettings | None = None
 """The store's settings, as they were when the zygote started."""
 _outside: Mapping[str, str] = {}

@@ -102,8 +102,7 @@ class Worker:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the worker can take another step: its last step succeeded and released the thread, and the worker was
-        not told to end."""
+        """Whether the worker can take another step: its last one succeeded and released the thread."""
         return self._report == {} and not (self._has_lease or self.is_told_to_end or self.has_ended)
 
     def stop(self, *, grace: float = GRACE) -> None:
@@ -232,8 +231,7 @@ class Workers:
 
 
 class _Pipe:
-    """Our end of a pipe or socket whose other end a worker has. It is read as data arrives, and once more when it is
-    closed."""
+    """Our end of a pipe or socket to a worker. It is read as data arrives, and once more when it is closed."""
 
     def __init__(self, take: Callable[[bytes], None], ours: int, theirs: int) -> None:
         self._take = take

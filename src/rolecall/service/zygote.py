@@ -93,8 +93,16 @@ class _Zygote:
             for order in map(json.loads, lines):
                 if "signal" in order:
                     self._signal(order["pid"], order["signal"])
-                else:
-                    self._fork(order["limits"], *files)
+                    continue
+                parent = os.getpid()
+                pid = os.fork()
+                if pid == 0:
+                    line, output = files
+                    self._become_worker(order["limits"], line, output, parent)
+                self._workers.add(pid)
+                for file in files:
+                    os.close(file)
+                self._tell(started=pid)
         for pid in self._workers:
             self._signal(pid, signal.SIGKILL)
         while self._workers:
@@ -107,16 +115,6 @@ class _Zygote:
             os.killpg(pid, number)
         except ProcessLookupError:  # the worker is not in its own process group yet
             os.kill(pid, number)
-
-    def _fork(self, limits: Mapping[str, int | None], line: int, output: int) -> None:
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._become_worker(limits, line, output, parent)
-        self._workers.add(pid)
-        os.close(line)
-        os.close(output)
-        self._tell(started=pid)
 
     def _reap(self, *, block: bool = False) -> None:
         for pid in list(self._workers):
@@ -151,8 +149,7 @@ class _Zygote:
     def _become_worker(
         self, limits: Mapping[str, int | None], line: int, output: int, parent: int
     ) -> NoReturn:
-        """Take steps in a session of its own, with output that the service reads, and with limits that also apply to
-        every child process."""
+        """Take steps in a session of its own, with limits that also apply to every child process."""
         code = _BROKEN
         try:
             signal.set_wakeup_fd(-1)
@@ -188,7 +185,6 @@ class _Zygote:
             os._exit(code)
 
     def _take_steps(self, line: int) -> None:
-        """Take a step for each order, until one fails or leaves something behind."""
         modules, memory = set(sys.modules), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with open(line, "rb", closefd=False) as orders:
             for number, order in enumerate(orders, 1):

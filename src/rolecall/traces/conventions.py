@@ -43,8 +43,7 @@ PROVIDERS: Mapping[str, str] = {
     "codex": "openai",
     "gemini": "gcp.gemini",
 }
-"""The providers of adapters whose programs have only one provider. In all other cases, the provider is named after the
-adapter."""
+"""The providers of adapters with only one provider. Others are named after the adapter."""
 FINISHES: Mapping[str, str] = {"completed": "stop", "limit": "length", "refused": "content_filter"}
 """The finish reasons for the ways in which an agent that has answered can end."""
 TOOL_CALL_FINISH = "tool_call"

@@ -84,15 +84,15 @@ class Follower:
             if self._store.is_shared:
                 claim = {"seq": ref.state["seq"], "by": self._me, "until": now + _CLAIM_MS}
                 ref = self._store.move(self._name, ref, state=claim, durable=False)
-            self._send(found)
+            sent = send(
+                self._project(found),
+                self._collector,
+                leave_out=lambda error: self._note(f"{error}; these spans are left out"),
+            )
+            if sent.rejected:
+                self._note(f"the collector did not take {sent.rejected} of {sent.spans} spans: {sent.reason}")
             self._store.move(self._name, ref, state={"seq": found[-1].seq})
         return len(found) == _PAGE
-
-    def _send(self, found: Sequence[StoredEvent]) -> None:
-        leave_out = lambda error: self._note(f"{error}; these spans are left out")  # noqa: E731
-        sent = send(self._project(found), self._collector, leave_out=leave_out)
-        if sent.rejected:
-            self._note(f"the collector did not take {sent.rejected} of {sent.spans} spans: {sent.reason}")
 
     def _project(self, found: Sequence[StoredEvent]) -> Iterator[Span]:
         projection = Projection(self._store, self._mask, content=self._collector.content)
@@ -111,7 +111,6 @@ class Follower:
                 self._note(f"a span is left out: {error.message}")
 
     def _read(self, projection: Projection, event: StoredEvent) -> list[Span]:
-        """Return the spans that this event completes."""
         ref, spans = find(self._store, event.stream), list[Span]()
         if event.kind == "step":
             # A person's message is a step without an event of its own.

@@ -51,7 +51,21 @@ def encode(spans: Iterable[Span]) -> Iterator[JsonObject]:
     """Yield the requests for some spans, each small enough for a collector."""
     batch, size = list[JsonObject](), 0
     for span in spans:
-        batch.append(_encode(span))
+        batch.append(
+            {
+                "traceId": span.trace,
+                "spanId": span.id,
+                **({"parentSpanId": span.parent} if span.parent else {}),
+                "flags": 1,
+                "name": span.name,
+                "kind": 3 if span.is_client else 1,
+                "startTimeUnixNano": str(span.start * 1_000_000),
+                "endTimeUnixNano": str(span.end * 1_000_000),
+                "attributes": _list(span.attributes),
+                "links": [{"traceId": link.trace, "spanId": link.span, "flags": 1} for link in span.links],
+                "status": {} if span.error is None else {"code": 2, "message": span.error},
+            }
+        )
         size += len(json.dumps(batch[-1]))
         if len(batch) >= _MOST_SPANS or size >= _MOST_BYTES:
             yield _wrap(batch)
@@ -64,22 +78,6 @@ def _wrap(spans: list[JsonObject]) -> JsonObject:
     resource = {"service.name": "rolecall", "service.version": __version__}
     scope = {"scope": {"name": "rolecall", "version": __version__}, "spans": spans, "schemaUrl": SCHEMA}
     return {"resourceSpans": [{"resource": {"attributes": _list(resource)}, "scopeSpans": [scope]}]}
-
-
-def _encode(span: Span) -> JsonObject:
-    return {
-        "traceId": span.trace,
-        "spanId": span.id,
-        **({"parentSpanId": span.parent} if span.parent else {}),
-        "flags": 1,
-        "name": span.name,
-        "kind": 3 if span.is_client else 1,
-        "startTimeUnixNano": str(span.start * 1_000_000),
-        "endTimeUnixNano": str(span.end * 1_000_000),
-        "attributes": _list(span.attributes),
-        "links": [{"traceId": link.trace, "spanId": link.span, "flags": 1} for link in span.links],
-        "status": {} if span.error is None else {"code": 2, "message": span.error},
-    }
 
 
 def _list(attributes: Mapping[str, Value]) -> list[JsonObject]:
@@ -123,8 +121,7 @@ def send(
 
 
 def probe(collector: Collector) -> None:
-    """Send a request without spans. Raise CollectorError if the collector cannot be reached or does not take the
-    request."""
+    """Send a request without spans. Raise CollectorError if the collector does not take it."""
     _post(_wrap([]), _read_address(collector.url), _read_headers(collector.headers))
 
 
@@ -150,11 +147,8 @@ def _read_headers(text: str) -> dict[str, str]:
     for part in filter(None, text.split(",")):
         name, equals, value = (word.strip() for word in part.partition("="))
         value = unquote(value)
-        if (
-            not equals
-            or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name)
-            or re.search(r"[\r\n]", value)
-        ):
+        is_name = re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name)
+        if not (equals and is_name) or re.search(r"[\r\n]", value):
             raise UsageError(
                 "the headers for traces are not `name=value`, separated by commas",
                 hint="A value with a comma or a space is percent-encoded: authorization=Basic%20…",
@@ -164,7 +158,6 @@ def _read_headers(text: str) -> dict[str, str]:
 
 
 def _post(body: JsonObject, url: str, headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """Send one request and return the collector's reply."""
     ours = {"Content-Type": "application/json", "User-Agent": f"rolecall/{__version__}"}
     asked = request.Request(url, json.dumps(body).encode(), {**headers, **ours}, method="POST")  # noqa: S310 -- http or https, checked
     where = "/".join(url.split("/", 3)[:3])

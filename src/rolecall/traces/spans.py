@@ -47,13 +47,11 @@ class Span(NamedTuple):
     trace: str
     id: str
     parent: str
-    """The id of the parent span, or empty for the root of a trace."""
     name: str
     start: int
     end: int
     attributes: Mapping[str, Value]
     error: str | None = None
-    """The error, or None on success."""
     links: Sequence[Link] = ()
     is_client: bool = False
     """Whether the span is a call of another service."""
@@ -226,7 +224,10 @@ class Projection:
                 model = of_chat[names.MODEL]
                 attributes = {names.OPERATION: names.CHAT, **of_chat, **flags}
                 if self._content:
-                    parts = [_part(call) for call in turn["tool_calls"]]
+                    parts = [
+                        {"type": "tool_call", "name": call["name"], "arguments": call["arguments"]}
+                        for call in turn["tool_calls"]
+                    ]
                     why = names.TOOL_CALL_FINISH if parts else finish
                     message = _message("assistant", turn["text"], parts, finish=why)
                     attributes[names.OUTPUT] = self._write([message])
@@ -239,12 +240,8 @@ class Projection:
                     is_client=True,
                 )
             for place, (call, when) in enumerate(zip(turn["tool_calls"], called, strict=True), 1):
-                attributes = {
-                    names.OPERATION: names.EXECUTE_TOOL,
-                    names.TOOL: call["name"],
-                    **of_tools,
-                    **flags,
-                }
+                attributes = {names.OPERATION: names.EXECUTE_TOOL, names.TOOL: call["name"]}
+                attributes |= {**of_tools, **flags}
                 if self._content:
                     attributes |= {names.TOOL_ARGUMENTS: self._write(call["arguments"])}
                     attributes |= {names.TOOL_RESULT: self._cut(call["result"])}
@@ -280,8 +277,7 @@ class Projection:
         return json.dumps(self._cut(value), ensure_ascii=False)
 
     def _cut(self, value: Any) -> Any:
-        """Return a value in which each text is first masked and then cut, because half a secret would not be
-        recognised."""
+        """Mask each text before cutting it, because half a secret would not be recognised."""
         if isinstance(value, str):
             return self._mask.text(value)[:_LONGEST]
         if isinstance(value, Mapping):
@@ -301,8 +297,7 @@ class Projection:
         return self._places[ref.id]
 
     def _find_caller(self, ref: ThreadRef) -> str:
-        """Return the id of the span of the first attempt in which a child thread played a role, or an empty string if
-        the thread's parent is gone."""
+        """Return the id of the span of the first attempt that names a thread, or '' if the thread's parent is gone."""
         parent = read_thread(self._store, ref.state.parent or "")
         if parent is None:
             return ""
@@ -351,7 +346,6 @@ class Projection:
             yield step
 
     def _pending(self, ref: ThreadRef) -> Iterator[str]:
-        """Yield the ids of the failed attempts after the last step, newest first."""
         note = read_note(self._store, ref.id)
         return self._attempts(note.attempt if note else None)
 
@@ -361,7 +355,6 @@ class Projection:
             node = self._store.get(node).payload.get("previous")
 
     def _threads_in(self, node: str) -> list[str]:
-        """Return the ids of the threads that did the work of a step or an attempt."""
         known = self._store.get(node)
         if "prev" not in known.payload:
             return list(known.payload.get("children", ()))
@@ -371,7 +364,6 @@ class Projection:
 
 
 def _span_of(thread: str, node: str, fields: JsonObject) -> str:
-    """Return the id of the span of a step or a failed attempt with these fields."""
     if "prev" not in fields:
         return attempt_span(thread, fields["head"], fields.get("previous"))
     if "group" in fields:
@@ -382,7 +374,6 @@ def _span_of(thread: str, node: str, fields: JsonObject) -> str:
 
 
 def _identify(ref: ThreadRef, role: str, agent: str, step: Step | None) -> _Identity:
-    """Return the adapter, model and provider of the agent that was asked, as far as they are recorded."""
     bound = ref.state.agents.get(role, {})
     adapter, _, argument = str(bound.get("spec") or agent).partition(":")
     words = re.match(r"(?:.*\s)?model=(\S+)|([^\s=]+)$", argument)
@@ -427,10 +418,5 @@ def _time(calls: Sequence[Sequence[JsonObject]], period: _Period) -> Iterator[tu
 def _message(
     role: str, text: str, parts: Sequence[JsonObject] = (), *, finish: str | None = None
 ) -> JsonObject:
-    """Return a message in the form of the conventions. A model's message says why it ended."""
     said = [{"type": "text", "content": text}] if text else []
     return {"role": role, "parts": [*said, *parts], **({"finish_reason": finish} if finish else {})}
-
-
-def _part(call: JsonObject) -> JsonObject:
-    return {"type": "tool_call", "name": call["name"], "arguments": call["arguments"]}

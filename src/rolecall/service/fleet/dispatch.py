@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from rolecall.errors import Conflict, RolecallError
 from rolecall.service import queue, recovery
 from rolecall.service.admission import Admission, Due, QueueState, decide
 from rolecall.service.fleet import machines
 from rolecall.service.fleet.needs import Need, find_need, find_need_elsewhere
-from rolecall.service.fleet.orders import Order, Orders, OrderStanding, order_id
+from rolecall.service.fleet.orders import OPEN, Order, Orders, order_id
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Slot
 from rolecall.store import holder
@@ -31,6 +32,9 @@ from rolecall.store.store import Store
 from rolecall.threads.state import ThreadRef, read_thread
 from rolecall.threads.thread import slot_name
 
+if TYPE_CHECKING:
+    from dbos import WorkflowStatus
+
 _QUEUED_MS = 1_000
 """Milliseconds that an order waits for its machine before another machine with room can take the order."""
 _NAMED_MS = 10_000
@@ -39,12 +43,10 @@ _NAMED_MS = 10_000
 
 @dataclass
 class Dispatcher:
-    """Admits threads by `policy` and orders their steps. It has its own connection, so use it from one thread at a
-    time."""
+    """Admits threads by `policy` and orders their steps. Use it from one thread at a time."""
 
     backend: PostgresBackend
     store: Store
-    """The store on `backend`."""
     orders: Orders
     lease_ms: int
     log: Callable[[str], object]
@@ -66,30 +68,28 @@ class Dispatcher:
         admitted = {slot_name(slot.workflow, slot.thread) for slot in woken}
         verdict = Admission()
         if self.store.refs("queue/", limit=1):
-            verdict = self._admit(admitted)
+            with self.backend.alone("admission"):
+                now = self.store.now()
+                state = queue.standing(self.store, self.policy, now=now, agent_of=self.agent_of)
+                verdict = decide(self.policy, state, now)
+                by_name = {one.thread: one for one in state.waiting}
+                for name, reason in verdict.discard.items():
+                    if queue.discard(self.store, by_name[name], reason) is not None:
+                        self.log(f"{name} is discarded: {reason}")
+                for one in (by_name[name] for name in verdict.admit):
+                    call = self.policy.meter(one.agent)
+                    if queue.admit(self.store, one, now=now, call=call) is not None:
+                        self.log(
+                            f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms"
+                        )
+                        admitted.add(slot_name(one.workflow, one.thread))
+
         if admitted:  # no rate is checked: their first calls were counted at admission
             room = self._room()
             for plan in self._plan([slot for slot in room.slots if slot.name in admitted], room).values():
                 self._order(*plan, room)
         times = [at for at in (verdict.look_again_at, deadline) if at is not None]
         return replace(verdict, look_again_at=min(times, default=None))
-
-    def _admit(self, admitted: set[str]) -> Admission:
-        """Admit and discard waiting threads, and add the names of new slots to `admitted`."""
-        with self.backend.alone("admission"):
-            now = self.store.now()
-            state = queue.standing(self.store, self.policy, now=now, agent_of=self.agent_of)
-            verdict = decide(self.policy, state, now)
-            by_name = {one.thread: one for one in state.waiting}
-            for name, reason in verdict.discard.items():
-                if queue.discard(self.store, by_name[name], reason) is not None:
-                    self.log(f"{name} is discarded: {reason}")
-            for one in (by_name[name] for name in verdict.admit):
-                call = self.policy.meter(one.agent)
-                if queue.admit(self.store, one, now=now, call=call) is not None:
-                    self.log(f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms")
-                    admitted.add(slot_name(one.workflow, one.thread))
-        return verdict
 
     def go_on(self, order: Order) -> Admission:
         """Order the next step after an order was carried out, unless another machine has already ordered it."""
@@ -161,8 +161,7 @@ class Dispatcher:
     # -- abandoned threads --
 
     def sweep(self) -> Admission:
-        """Order the next steps of all threads with slots whose order is missing or lost, and cancel the orders of
-        threads that have ended."""
+        """Order the steps of threads whose order is missing or lost, and cancel the orders of ended threads."""
         queue.wake_parents(self.store, now=self.store.now())  # in case no machine leads
         room = self._room()
         self.has_slots, self.lease_ends_at = bool(room.slots), None
@@ -177,7 +176,7 @@ class Dispatcher:
                 lost += [slot] if self._is_lost(slot, standing, room) else []
         return self._step(lost, room) if lost else Admission()
 
-    def _is_lost(self, slot: Ref, standing: Mapping[str, OrderStanding], room: Room) -> bool:
+    def _is_lost(self, slot: Ref, standing: Mapping[str, WorkflowStatus], room: Room) -> bool:
         """Return whether no process is running, or is going to run, the thread of a slot."""
         _, workflow, name = slot.name.split("/")
         place = Slot(workflow, name, slot.state.get("since", 0))
@@ -192,13 +191,10 @@ class Dispatcher:
                 if ends > now:
                     self.lease_ends_at = min(self.lease_ends_at or ends, ends)
                 return False
-            if (
-                name in self.running_here
-            ):  # its worker has just died, and this machine is about to count the crash
+            if name in self.running_here:  # its worker has just died, and this machine will count the crash
                 return False
-            if (
-                lease.get("host") == holder.process(os.getpid())["host"]
-            ):  # the process might be an earlier run of this machine
+            if lease.get("host") == holder.process(os.getpid())["host"]:
+                # The process might be an earlier run of this machine.
                 asyncio.run(recovery.end_runs(self.store, name))
             reason = f"{holder.describe(lease)}, which ran it, is gone"
             moved = queue.count_crash(self.store, place, reason, is_loss=True, seen=ref)
@@ -207,12 +203,12 @@ class Dispatcher:
             return moved is not None and moved.state.status == "idle"
         order = slot.state.get("order", "")
         found = standing.get(order)
-        if order.split(":")[:2] != [name, ref.head] or found is None or found.is_over:
+        if order.split(":")[:2] != [name, ref.head] or found is None or found.status not in OPEN:
             return True  # no order for the thread's current head is open
-        if found.status == "PENDING":
-            is_late = now - found.since > self.lease_ms
+        if found.status == "PENDING":  # the machine has taken the order
+            is_late = now - (found.dequeued_at or 0) > self.lease_ms
         else:
-            is_late = now - found.given > _QUEUED_MS and room.is_better_elsewhere(slot)
+            is_late = now - (found.created_at or 0) > _QUEUED_MS and room.is_better_elsewhere(slot)
         if is_late or not room.is_alive(slot):
             self.orders.cancel([order])
             return True
@@ -221,8 +217,7 @@ class Dispatcher:
     # -- cleaning --
 
     def forget(self, *, age_ms: int = 86_400_000) -> None:
-        """Remove orders that ended, and machines that disappeared, more than `age_ms` ago, and the costs of old
-        days."""
+        """Remove what is older than `age_ms`: orders, machines that disappeared, and the costs of days."""
         now = self.store.now()
         self.orders.forget(before=now - age_ms)
         queue.forget_old_days(self.store, now=now)
@@ -258,8 +253,7 @@ class Room:
         return slot.state.get("machine") in self._machines
 
     def is_better_elsewhere(self, slot: Ref) -> bool:
-        """Return whether another machine has room for a slot's step while the machine that has the order has none. If
-        so, assign the slot to the other machine."""
+        """If a slot's machine has no room for its step and another has, assign the slot to that one and return True."""
         own, busy = self._machines.get(slot.state.get("machine", "")), Counter(self._of.values())
         if own is not None and own.facts.open:
             has_files = own.host == slot.state.get("host")

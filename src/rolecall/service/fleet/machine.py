@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
@@ -27,9 +27,10 @@ from rolecall.service.fleet.dispatch import Dispatcher
 from rolecall.service.fleet.machines import MachineSettings
 from rolecall.service.fleet.needs import Here, Need, find_full_disk
 from rolecall.service.fleet.orders import Order, Orders
-from rolecall.service.fleet.reach import Reach
+from rolecall.service.fleet.reach import SILENCE, Reach
 from rolecall.service.fleet.step import RunningStep, Steps
 from rolecall.service.policy import ServicePolicy
+from rolecall.service.problems import Problems
 from rolecall.service.queue import AgentOf
 from rolecall.service.workers import Workers
 from rolecall.store.canonical import JsonObject
@@ -73,15 +74,25 @@ class Machine:
         self.policy = ServicePolicy()
         self.log = log
         self._agent_of = agent_of
-        self.problems: dict[str, str] = {}
-        self._reach = Reach(url, lease_ms=settings.lease_ms, threads=settings.slots + 8, heard=self._heard)
-        self._orders = Orders(url, settings, step=self.take_step, over=self._continue, log=log)
+        self.problems = Problems(self._log_problem)
+        self._reach = Reach(url, lease_ms=settings.lease_ms, threads=settings.slots + 8, heard=self._hear)
+        self._orders = Orders(
+            url,
+            settings,
+            step=self.take_step,
+            over=lambda order: self._begin(self._go_on(order)),
+            log=log,
+        )
         self._steps = Steps(
-            self._reach, workers, settings, policy=lambda: self.policy, log=log, tell=self._tell
+            self._reach,
+            workers,
+            settings,
+            policy=lambda: self.policy,
+            log=log,
+            tell=lambda name: self._loop.call_soon_threadsafe(self._door.tell, name),
         )
         self._here = Here()
         self._agents: list[str] = []
-        """The agents that are installed on this machine."""
         self._lacking: dict[str, str] = {}
         """The needs of orders that this machine could not take, with what is missing for each."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -90,12 +101,14 @@ class Machine:
         self._is_finishing = False
         self._next_sweep = self._next_cleaning = 0.0
         self._pauses: dict[Order, float] = {}
-        """The orders that this machine has taken, each with the delay in seconds before the next order of its
-        thread."""
+        """The orders that this machine has taken, each with the seconds before its thread's next order."""
         self._door = Door(
             poke=lambda _name: self.wake(),
             stop=lambda finish: self.stop(finish=finish),
-            answers={"status": self.status, "fleet": self.fleet},
+            answers={
+                "status": self.status,
+                "fleet": lambda: self._answer(lambda: machines.status(self._reach.store)),
+            },
         )
 
     # -- life cycle --
@@ -110,9 +123,8 @@ class Machine:
             rounds = {
                 "beat": self._beat,
                 "lead": self._lead,
-                "look for what is lacking": self._look_for_lacking,
                 "guard": self._guard,
-                "look at the disk": self._look_at_disk,
+                "look around": self._look_around,
             }
             tasks = [asyncio.create_task(self._repeat(*one)) for one in rounds.items()]
             left.push_async_callback(_cancel_all, tasks)
@@ -134,7 +146,6 @@ class Machine:
             await _cancel_all(self._tasks)
 
     async def _open(self, left: AsyncExitStack) -> None:
-        """Connect to the database, register this machine, and get ready to take orders and to decide."""
         settings, reach = self._settings, self._reach
 
         async def leave() -> None:
@@ -191,13 +202,12 @@ class Machine:
                 await work()
             except Exception as error:  # the loop must survive every error
                 why = error if isinstance(error, RolecallError | OSError) else repr(error)
-                self._trouble(name, f"{name}: {why}")
+                self.problems.note(name, f"{name}: {why}")
                 await asyncio.sleep(1.0)
             else:
-                self._trouble(name, "")
+                self.problems.note(name, "")
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the background, and log its error."""
 
         async def run() -> None:
             try:
@@ -224,23 +234,20 @@ class Machine:
         self._pauses[order] = 1.0 if settled.is_trouble else 0.0
         return settled.became
 
-    def _continue(self, order: Order) -> None:
+    async def _go_on(self, order: Order) -> None:
         """Order the next step of a thread whose order is over. If this fails, the next sweep makes up for it."""
-
-        async def go_on(pause: float) -> None:
-            await asyncio.sleep(pause)
-            verdict = await self._decide(lambda: self._dispatcher.go_on(order))
-            if verdict.wait:  # the agent of the next step has reached its rate limit
-                self._next_sweep = min(self._next_sweep, self._at(verdict.look_again_at))
-                self._has_news.set()
-
-        self._begin(go_on(self._pauses.pop(order, 0.0)))
+        await asyncio.sleep(self._pauses.pop(order, 0.0))
+        verdict = await self._decide(lambda: self._dispatcher.go_on(order))
+        if verdict.wait:  # the agent of the next step has reached its rate limit
+            self._next_sweep = min(self._next_sweep, self._at(verdict.look_again_at))
+            self._has_news.set()
 
     def _is_open(self) -> bool:
         return not self._steps.is_stopping and "disk" not in self.problems
 
-    async def _look_for_lacking(self) -> None:
-        """Check whether anything that was missing has appeared, and drop the needs that no slot has any more."""
+    async def _look_around(self) -> None:
+        """Check the disk, and which of the missing things are still missing and needed by a slot."""
+        self.problems.note("disk", await asyncio.to_thread(find_full_disk, self._settings.folders))
         await asyncio.sleep(_DISK)
         if not self._lacking:
             return
@@ -314,34 +321,22 @@ class Machine:
         """Do the time-critical work, which does not need the database."""
         self._steps.end_what_is_over()
         reach = self._reach
-        silence = "" if reach.is_heard() else f"the database has not answered for {reach.silent_for():.0f} s"
-        self._trouble("database", silence, is_steady=True)
+        silence = "" if reach.is_heard() else f"the database has not answered for {SILENCE:.0f} s"
+        self.problems.note("database", silence)
         reach.give_up_dead_lines()
         await asyncio.sleep(_GLANCE if self._steps.running else _REST)
 
-    async def _look_at_disk(self) -> None:
-        self._trouble("disk", await asyncio.to_thread(find_full_disk, self._settings.folders))
-        await asyncio.sleep(_DISK)
-
-    def _trouble(self, about: str, problem: str, *, is_steady: bool = False) -> None:
-        """Record and log a problem, or clear it if `problem` is empty. With `is_steady`, changes to a recorded problem
-        are ignored."""
-        known = self.problems.get(about, "")
-        if problem == known or (is_steady and problem and known):
-            return
-        if problem:
-            self.problems[about] = problem
-        else:
-            del self.problems[about]
-        self.log(problem or f"{about}: all is well again")
-        self._has_facts.set()
+    def _log_problem(self, text: str) -> None:
+        """Log a problem and publish it. This method can be called from any thread."""
+        self.log(text)
+        self._loop.call_soon_threadsafe(self._has_facts.set)
 
     def _facts(self) -> machines.Facts:
         return machines.Facts(
             slots=self._settings.slots,
             threads=sorted(self._steps.running),
-            steps=self._steps.throughput.total,
-            per_minute=self._steps.throughput.per_minute(),
+            steps=self._steps.total,
+            per_minute=self._steps.per_minute(),
             leads=self._reach.line.is_leading,
             open=self._is_open(),
             agents=self._agents,
@@ -351,34 +346,30 @@ class Machine:
 
     # -- notifications --
 
-    def _heard(self, news: str) -> None:
-        """Pass a notification on to the loop. This method is called on the thread of `ServerLine`."""
-        with suppress(RuntimeError):  # the loop is closing
-            self._loop.call_soon_threadsafe(self._note, news)
-
-    def _note(self, news: str) -> None:
+    def _hear(self, news: str) -> None:
+        """Handle a notification. This method is called on the thread of `ServerLine`."""
         what, _, name = news.partition(" ")
-        is_new = what == "connected"  # notifications might have been missed
-        if is_new or name == machines.POLICY:
-            self._begin(self._reach.ask(self._read_policy))
-        kind = name.partition("/")[0]
-        # A deleted slot frees capacity. An updated queue entry means that its folders are ready.
-        if is_new or what in ("leads", "INSERT") or (what, kind) in (("DELETE", "slot"), ("UPDATE", "queue")):
-            self.wake()
-        ident = name[-THREAD_ID_LENGTH:]  # the refs of the queue and of slots end in a thread's id
-        self._door.tell(ident)
-        if what == "DELETE" and ident in self._steps.running:
-            self._begin(self._end_if_killed(self._steps.running[ident]))
 
-    async def _end_if_killed(self, step: RunningStep) -> None:
-        """End the step of a thread that has lost its slot, if the thread was killed."""
-        ref = await self._reach.ask(read_thread, self._reach.store, step.order.thread)
-        if ref is not None and ref.state.status == "killed":
-            self._steps.end(step)
+        def handle() -> None:
+            is_new = what == "connected"  # notifications might have been missed
+            if is_new or name == machines.POLICY:
+                self._begin(self._reach.ask(self._read_policy))
+            change = (what, name.partition("/")[0])
+            # A deleted slot frees capacity. An updated queue entry means that its folders are ready.
+            if is_new or what in ("leads", "INSERT") or change in (("DELETE", "slot"), ("UPDATE", "queue")):
+                self.wake()
+            ident = name[-THREAD_ID_LENGTH:]  # the refs of the queue and of slots end in a thread's id
+            self._door.tell(ident)
+            if what == "DELETE" and ident in self._steps.running:
+                self._begin(end_if_killed(self._steps.running[ident]))
 
-    def _tell(self, name: str) -> None:
-        """Tell followers that a thread has a new event. This method can be called from any thread."""
-        self._loop.call_soon_threadsafe(self._door.tell, name)
+        async def end_if_killed(step: RunningStep) -> None:
+            ref = await self._reach.ask(read_thread, self._reach.store, step.order.thread)
+            if ref is not None and ref.state.status == "killed":
+                self._steps.end(step)
+
+        with suppress(RuntimeError):  # the loop is closing
+            self._loop.call_soon_threadsafe(handle)
 
     # -- requests --
 
@@ -426,10 +417,6 @@ class Machine:
             "problems": dict(self.problems),
         }
 
-    async def fleet(self) -> JsonObject:
-        """Return the status of the fleet."""
-        return await self._answer(lambda: machines.status(self._reach.store))
-
     async def _answer(self, work: Callable[[], JsonObject]) -> JsonObject:
         """Return the result of `work`, or an empty dictionary if the database does not answer."""
         with suppress(TimeoutError, RolecallError):
@@ -438,7 +425,7 @@ class Machine:
         return {}
 
 
-async def _cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+async def _cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
     waiting = list(tasks)
     for task in waiting:
         task.cancel()

@@ -35,7 +35,6 @@ class MachineSettings:
     executor: str
     """An identifier of one run of the machine's process, different from those of earlier and later runs."""
     slots: int
-    """How many steps the machine takes at once."""
     lease_ms: int
     folders: tuple[str, ...] = ()
     """The folders to which steps write. The machine takes no work while a disk that holds one of them is full."""
@@ -51,7 +50,6 @@ class Facts:
     """What a machine publishes about itself."""
 
     slots: int = 1
-    """How many steps the machine can take at once."""
     threads: Sequence[str] = ()
     steps: int = 0
     per_minute: int = 0
@@ -59,7 +57,6 @@ class Facts:
     open: bool = True
     """Whether the machine takes work. It does not while its disk is full or while it is about to stop."""
     agents: Sequence[str] = ()
-    """The agents that are installed."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """What is missing for each need, keyed by the need's text."""
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +73,6 @@ class FleetMember(NamedTuple):
     seen_at: int
     deadline: int
     host: str
-    """The name of the host on which the machine runs."""
 
     def describe(self) -> JsonObject:
         """Return the machine as plain values. For a machine that is gone, leave what it was doing empty."""
@@ -112,8 +108,7 @@ def list_machines(store: Store) -> list[FleetMember]:
 
 
 def _is_alive(ref: Ref, now: int) -> bool:
-    """Return whether a machine is alive. A process on this host is checked; on other hosts, only the deadline is
-    known."""
+    """Return whether a machine is alive: on this host by its process, on others by its deadline."""
     is_current = bool(now < ref.state["deadline"])
     return is_current and holder.is_alive({**ref.state["process"], "deadline": now + 1}, now=now)
 
@@ -148,8 +143,7 @@ class Presence:
         self._move(ref, facts)
 
     def tell(self, facts: Facts) -> None:
-        """Publish the machine's facts. Raise `Conflict` if another machine took the name while this one was silent for
-        long."""
+        """Publish the machine's facts. Raise `Conflict` if another machine has taken the name in the meantime."""
         while True:
             ref = self._store.ref(self._name)
             if self._has_left:  # checked after reading the ref, so that a removed ref is not put back

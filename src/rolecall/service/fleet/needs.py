@@ -65,8 +65,7 @@ class Need(NamedTuple):
     host: str = ""
     """The host with the newest files of the thread's own folder. A machine on that host takes the step if it can."""
     instead_of: str = ""
-    """The text of the need that this one replaces, because no machine with the thread's own folders can take the
-    step."""
+    """The text of the need that this one replaces, if no machine with the thread's own folders can take the step."""
 
     def replace_in(self, slot: JsonObject) -> JsonObject:
         """Return the state of the thread's slot with this need in place of the previous one."""
@@ -166,44 +165,36 @@ class Here:
         for copy in need.copies:
             if not is_newest(copy.path, copy.copy):
                 return f"the newest files of {copy.path} are on {copy.host}"
+        if need.places and not shares_trees(config.load()):
+            path = need.places[0].path
+            return f"{path} does not exist, and threads' files are not shared with this machine (trees.share)"
         for place in need.places:
-            if why := _find_obstacle(place):
-                return why
+            if place.source and not os.path.exists(place.source):
+                return f"{place.source} does not exist"
+            if place.base and git.commit(place.source, place.base) is None:
+                return f"{place.source} does not have the commit {place.base[:12]}"
+            above = place.path
+            while not os.path.exists(above):
+                above = os.path.dirname(above)
+            if not os.access(above, os.W_OK):
+                return f"{place.path} cannot be made"
         return self._lacks_agent(need.agent)
 
     def list_agents(self) -> list[str]:
-        """Return the names of the installed agents: those in the configuration, adapters with a program of
-        their own, and the built-in agent."""
+        """Return the installed agents: configured ones, adapters with a program of their own, and `builtin`."""
         names = dict.fromkeys([*(config.load().get("agents") or {}), *agents.PROGRAMS, "builtin"])
         return [name for name in names if not self._lacks_agent(name)]
 
     def _lacks_agent(self, agent: str) -> str:
         until, why = self._known.get(agent, (0.0, ""))
-        if time.monotonic() < until:
-            return why
-        try:
-            check_agent(agent)
+        if time.monotonic() >= until:
             why = ""
-        except RolecallError as error:
-            why = error.message
-        self._known[agent] = (time.monotonic() + _FRESH[not why], why)
+            try:
+                check_agent(agent)
+            except RolecallError as error:
+                why = error.message
+            self._known[agent] = (time.monotonic() + _FRESH[not why], why)
         return why
-
-
-def _find_obstacle(place: MakeableFolder) -> str:
-    """Say why a folder cannot be made on this machine, or return an empty string if it can."""
-    if not shares_trees(config.load()):
-        return (
-            f"{place.path} does not exist, and threads' files are not shared with this machine (trees.share)"
-        )
-    if place.source and not os.path.exists(place.source):
-        return f"{place.source} does not exist"
-    if place.base and git.commit(place.source, place.base) is None:
-        return f"{place.source} does not have the commit {place.base[:12]}"
-    above = place.path
-    while not os.path.exists(above):
-        above = os.path.dirname(above)
-    return "" if os.access(above, os.W_OK) else f"{place.path} cannot be made"
 
 
 def check_agent(agent: str) -> None:

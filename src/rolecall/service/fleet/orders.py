@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
-from dbos import DBOS, DBOSPortableJSONSerializer, SetEnqueueOptions, SetWorkflowID
+from dbos import DBOS, DBOSPortableJSONSerializer, SetEnqueueOptions, SetWorkflowID, WorkflowStatus
 from dbos import error as dbos_error
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -34,11 +34,9 @@ _POLL = 0.1
 """Seconds between two polls of a machine's queue."""
 _QUIET = 60.0
 """Seconds before the same log message is repeated."""
-_PROBED = 8
-"""How many ids to look up at once."""
+OPEN = ["ENQUEUED", "PENDING"]
+"""The states of orders that are not over."""
 _OVER = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Order(NamedTuple):
@@ -50,22 +48,6 @@ class Order(NamedTuple):
     """What the step needs from a machine, in the format of `needs.Need`."""
 
 
-class OrderStanding(NamedTuple):
-    """The state of an order."""
-
-    status: str
-    """ENQUEUED: the order is waiting for its machine. PENDING: the machine has taken the order. Anything else: it is
-    over."""
-    since: int
-    """When the machine took the order, in milliseconds."""
-    given: int
-    """When the order was given, in milliseconds."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.status not in ("ENQUEUED", "PENDING")
-
-
 def order_id(thread: str, head: str, *, before: str = "") -> str:
     """Return the id of the next order for a thread's head, given the id of the previous order in `before`."""
     words = before.split(":")
@@ -74,21 +56,16 @@ def order_id(thread: str, head: str, *, before: str = "") -> str:
     return f"{thread}:{head}:{int(words[2]) + 1 if len(words) > 2 else 2}"
 
 
-def _translate_errors(method: Callable[P, T]) -> Callable[P, T]:
-    """Translate errors from DBOS and its driver into our own."""
-
-    @wraps(method)
-    def call(*args: P.args, **options: P.kwargs) -> T:
-        try:
-            return method(*args, **options)
-        except (SQLAlchemyError, dbos_error.DBOSException) as error:
-            first = " ".join(str(error).splitlines()[:1])
-            raise StorageError(
-                f"orders cannot be read or written: {first}",
-                hint="Check that the PostgreSQL server is running. The operation is retried.",
-            ) from error
-
-    return call
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    try:
+        yield
+    except (SQLAlchemyError, dbos_error.DBOSException) as error:
+        first = " ".join(str(error).splitlines()[:1])
+        raise StorageError(
+            f"orders cannot be read or written: {first}",
+            hint="Check that the PostgreSQL server is running. The operation is retried.",
+        ) from error
 
 
 @dataclass
@@ -103,7 +80,7 @@ class Orders:
     """Called on the same event loop once the outcome is recorded."""
     log: Callable[[str], object]
 
-    @_translate_errors
+    @_translate_errors()
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Launch DBOS. Do not call this from a thread with a running loop, or DBOS adopts that loop."""
         logger = logging.getLogger("dbos")
@@ -152,7 +129,7 @@ class Orders:
     def close(self) -> None:
         DBOS.destroy(workflow_completion_timeout_sec=0)
 
-    @_translate_errors
+    @_translate_errors()
     def give(self, order: Order, machine: str, *, priority: int) -> None:
         """Put an order on the queue of a machine. If the order exists, leave it unchanged."""
         # In DBOS lower numbers come first, and a workflow without a priority comes before all of them.
@@ -160,45 +137,34 @@ class Orders:
             DBOS.enqueue_workflow(_queue_of(machine), self._workflow, *order)
 
     def next_id(self, thread: str, head: str) -> str:
-        """Return the id of the next order for a thread's head if the previous id is unknown: the first id that is free
-        or whose order is not over. A resumed thread can have many orders that are over."""
-        last = ""
-        while True:
-            ids = [last := order_id(thread, head, before=last) for _ in range(_PROBED)]
-            known = self.standing(ids)
-            for one in ids:
-                if one not in known or not known[one].is_over:
-                    return one
+        """Return the first id for a thread's head that is free, or whose order is not over."""
+        ident = order_id(thread, head)
+        while (known := self.standing([ident]).get(ident)) and known.status not in OPEN:
+            ident = order_id(thread, head, before=ident)
+        return ident
 
-    @_translate_errors
-    def standing(self, ids: Collection[str]) -> dict[str, OrderStanding]:
+    @_translate_errors()
+    def standing(self, ids: Collection[str]) -> dict[str, WorkflowStatus]:
         """Return the states of the given orders, leaving out orders that do not exist."""
-        if not ids:
-            return {}
-        found = DBOS.list_workflows(workflow_ids=list(ids), load_input=False, load_output=False)
-        return {
-            one.workflow_id: OrderStanding(str(one.status), one.dequeued_at or 0, one.created_at or 0)
-            for one in found
-        }
+        return {one.workflow_id: one for one in _list(workflow_ids=list(ids))} if ids else {}
 
-    @_translate_errors
+    @_translate_errors()
     def cancel(self, orders: Iterable[str]) -> None:
         if found := list(orders):
             DBOS.cancel_workflows(found)
 
-    @_translate_errors
+    @_translate_errors()
     def open_orders(self, *, before: int) -> list[str]:
         """Return the ids of the orders that were given before a time and are not over."""
-        open_ones = ["ENQUEUED", "PENDING"]
-        return _list_ids(status=open_ones, name=_NAME, end_time=_iso(before))
+        return [one.workflow_id for one in _list(status=OPEN, name=_NAME, end_time=_iso(before))]
 
-    @_translate_errors
+    @_translate_errors()
     def forget(self, *, before: int) -> None:
         """Remove orders that ended before a time."""
-        while old := _list_ids(status=_OVER, completed_before=_iso(before), limit=1000):
-            DBOS.delete_workflows(old)
+        while old := _list(status=_OVER, completed_before=_iso(before), limit=1000):
+            DBOS.delete_workflows([one.workflow_id for one in old])
 
-    @_translate_errors
+    @_translate_errors()
     def forget_machine(self, machine: str) -> None:
         DBOS.delete_queue(_queue_of(machine))
 
@@ -207,9 +173,8 @@ def _queue_of(machine: str) -> str:
     return f"machine:{machine}"
 
 
-def _list_ids(**wanted: Any) -> list[str]:
-    found = DBOS.list_workflows(**wanted, load_input=False, load_output=False)
-    return [one.workflow_id for one in found]
+def _list(**wanted: Any) -> list[WorkflowStatus]:
+    return DBOS.list_workflows(**wanted, load_input=False, load_output=False)
 
 
 def _iso(at: int) -> str:

@@ -27,7 +27,7 @@ from rolecall.store.store import Store
 _PAUSE = 3.0
 """Seconds between two queries on the connection of `ServerLine`."""
 _CONNECTIONS = 4
-_SILENCE = 10.0
+SILENCE = 10.0
 """Seconds without an answer after which the database counts as unavailable."""
 
 T = TypeVar("T")
@@ -73,10 +73,7 @@ class Reach:
 
     def is_heard(self) -> bool:
         """Return whether the database answers."""
-        return self.silent_for() < _SILENCE
-
-    def silent_for(self) -> float:
-        return time.monotonic() - self.line.contact
+        return time.monotonic() - self.line.contact < SILENCE
 
     def give_up_dead_lines(self) -> None:
         if not self.is_heard():

@@ -1,5 +1,4 @@
-"""Set up a machine of a fleet: its lock, log, database schema, workers, socket and signal handlers, and the
-companion."""
+"""Set up a machine of a fleet: its lock, log, tables, workers, socket, signal handlers and companions."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ def mark_of(home: str) -> str:
 
 
 class _Beside(threading.Thread):
-    """Runs the project's companion on an event loop of its own, because the companion queries the store and might have
-    to wait."""
+    """Runs a companion on an event loop of its own, because it queries the store and might have to wait."""
 
     def __init__(self, machine: Machine, url: str, companion: Companion, log: Log) -> None:
         super().__init__(name="fleet-project", daemon=True)
@@ -121,26 +119,26 @@ class _Beside(threading.Thread):
         self._machine.wake()
 
     def run(self) -> None:
+        async def run_companion() -> None:
+            """Run the companion until it is cancelled; it then ends what it has started."""
+            beside: Any = self  # provides the parts of a supervisor that a companion uses
+            task = asyncio.create_task(self._companion(beside))
+            self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+            if self._is_over.is_set():
+                task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
+
         while not self._is_over.is_set():
             try:
                 backend = PostgresBackend(database.with_timeouts(self._url))
                 with Store(backend, now=self._machine.now) as self.store:
-                    asyncio.run(self._run_companion())
+                    asyncio.run(run_companion())
                     return
             except* Exception as errors:  # an error must not end the machine
                 self.log(f"the project is read again: {errors.exceptions[0]!r}")
             self._is_over.wait(_PAUSE)
-
-    async def _run_companion(self) -> None:
-        """Run the companion until it is cancelled; it then ends what it has started."""
-        beside: Any = self  # provides the parts of a supervisor that a companion uses
-        task = asyncio.create_task(self._companion(beside))
-        self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
-        if self._is_over.is_set():
-            task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.result()
 
     def end(self) -> None:
         self._is_over.set()

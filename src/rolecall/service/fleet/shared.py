@@ -1,7 +1,6 @@
-"""A backend for many threads over a few connections, which waits while the server is unavailable.
+"""The backend of a machine and of its steps, whose users need not handle outages of the server.
 
-Callers therefore need not handle outages. Time-critical work does not use this backend: `step.py` ends steps in time
-without querying the database.
+Time-critical work does not use it: `step.py` ends steps in time without querying the database.
 """
 
 from __future__ import annotations
@@ -36,19 +35,8 @@ class SharedBackend:
     clock = None
     """None, because `ServerLine` keeps the server's time."""
 
-    _VERBS = frozenset(
-        (
-            "record",
-            "records",
-            "find_stored",
-            "ids_with_prefix",
-            "ref",
-            "refs",
-            "names",
-            "history",
-            "events",
-            "newest_event",
-        )
+    _VERBS = frozenset({"record", "records", "find_stored", "ids_with_prefix"}).union(
+        {"ref", "refs", "names", "history", "events", "newest_event"}
     )
 
     def __init__(self, url: str, *, size: int) -> None:
@@ -119,24 +107,22 @@ class SharedBackend:
 
     @contextmanager
     def _borrow(self) -> Iterator[PostgresBackend]:
-        """Lend a connection for exclusive use. After a `StorageError` the connection is closed, otherwise it can be
-        lent again."""
+        """Lend a connection for exclusive use. It is closed after a `StorageError`, otherwise lent again."""
         with self._lock:
             backend = self._free.pop() if self._free else None
-        if backend is None:
-            backend = PostgresBackend(self._url, create=False)
+        backend = backend or PostgresBackend(self._url, create=False)
         with self._lock:
             self._busy[backend] = time.monotonic()
-        is_sound = True
+        is_kept = True
         try:
             yield backend
         except StorageError:
-            is_sound = False
+            is_kept = False
             raise
         finally:
             with self._lock:
                 del self._busy[backend]
-                is_kept = is_sound and not self._closed.is_set()
+                is_kept = is_kept and not self._closed.is_set()
                 if is_kept:
                     self._free.append(backend)
             if not is_kept:
@@ -144,8 +130,7 @@ class SharedBackend:
 
 
 def is_outage(error: StorageError) -> bool:
-    """Return whether the server is unavailable or has dropped an idle connection, as opposed to having refused the
-    operation."""
+    """Return whether the server is unavailable or dropped an idle connection, rather than refused the operation."""
     away = (psycopg.OperationalError, pg.IdleInTransactionSessionTimeout)
     unwilling = (pg.DiskFull, pg.ReadOnlySqlTransaction, pg.InsufficientPrivilege, pg.LockNotAvailable)
     cause = error.__cause__

@@ -29,23 +29,6 @@ from rolecall.threads.state import read_thread
 
 
 @dataclass
-class Throughput:
-    """Counts the steps taken, in total and within the last minute."""
-
-    total: int = 0
-    _lately: deque[float] = field(default_factory=deque)
-
-    def count(self) -> None:
-        self.total += 1
-        self._lately.append(time.monotonic())
-
-    def per_minute(self) -> int:
-        while self._lately and self._lately[0] < time.monotonic() - 60:
-            self._lately.popleft()
-        return len(self._lately)
-
-
-@dataclass
 class Steps:
     """The steps that this machine is taking, keyed by thread. Use it only on the machine's event loop."""
 
@@ -54,11 +37,14 @@ class Steps:
     settings: MachineSettings
     policy: Callable[[], ServicePolicy]
     log: Callable[[str], None]
-    tell: Callable[[str], None]
+    tell: Callable[[str], object]
     """Called from any thread with the id of a thread that has a new event."""
     running: dict[str, RunningStep] = field(default_factory=dict)
-    throughput: Throughput = field(default_factory=Throughput)
+    total: int = 0
+    """How many steps this machine has taken."""
     is_stopping: bool = False
+    _lately: deque[float] = field(default_factory=deque)
+    """When the latest steps were taken, by the monotonic clock."""
 
     async def take(self, order: Order) -> Settled:
         """Carry out an order and return its outcome."""
@@ -69,7 +55,8 @@ class Steps:
 
         def hear(kind: str, value: Any) -> None:
             if kind == "lease":
-                step.note_lease(value, now=reach.now())
+                step.token = value["token"] if value else step.token
+                step.until = steady_ms() + value["deadline"] - reach.now() if value else None
             else:
                 self.tell(value)
 
@@ -91,7 +78,8 @@ class Steps:
         finally:
             del self.running[order.thread]
         if settled.is_taken:
-            self.throughput.count()
+            self.total += 1
+            self._lately.append(time.monotonic())
         if settled.reason or settled.is_over:
             self.log(f"{order.thread} {settled.became}{': ' if settled.reason else ''}{settled.reason}")
         self.tell(order.thread)
@@ -108,7 +96,8 @@ class Steps:
         """End the steps whose leases are about to expire, without querying the database."""
         margin = self.settings.margin
         for step in self.running.values():
-            if step.ends_within(margin) and not step.is_stopped:
+            is_ending = step.until is not None and steady_ms() > step.until - margin * 1000
+            if is_ending and not step.is_stopped:
                 self.log(f"{step.order.thread} is ended: its lease could not be renewed")
                 self.end(step, grace=margin / 2)
 
@@ -121,6 +110,12 @@ class Steps:
     def kill(self) -> None:
         for worker in self.workers.running.values():
             worker.kill()
+
+    def per_minute(self) -> int:
+        """Return how many steps this machine has taken in the last minute."""
+        while self._lately and self._lately[0] < time.monotonic() - 60:
+            self._lately.popleft()
+        return len(self._lately)
 
     def describe(self) -> list[JsonObject]:
         pids = {name: worker.pid for name, worker in self.workers.running.items()}
@@ -140,14 +135,6 @@ class RunningStep:
     """When the step's lease ends, in milliseconds of the monotonic clock."""
     is_stopped: bool = False
     """Whether this machine has asked the step to stop."""
-
-    def note_lease(self, lease: JsonObject | None, *, now: int) -> None:
-        """Record until when the thread belongs to this machine, from the lease that the step has written."""
-        self.token = lease["token"] if lease else self.token
-        self.until = steady_ms() + lease["deadline"] - now if lease else None
-
-    def ends_within(self, seconds: float) -> bool:
-        return self.until is not None and steady_ms() > self.until - seconds * 1000
 
 
 class Settled(NamedTuple):

@@ -15,7 +15,6 @@ __all__ = ["run", "warm_up"]
 
 
 _backend: Any = None
-"""The store's backend, once a step has been taken."""
 
 
 def run(words: JsonObject, notes: int) -> bool:

@@ -211,8 +211,7 @@ def _explain(error: RolecallError) -> str:
 
 
 def start(rolecall: Rolecall, order: ThreadOrder, request: Request | None = None) -> str:
-    """Start a thread and return its id. Raise `Conflict` if the trigger's ref has moved. `request` is as in
-    `Rolecall.start`."""
+    """Start a thread and return its id. Raise `Conflict` if the trigger's ref has moved."""
     seen = Ref(order.ref, None, {}, order.version, 0) if order.version else None
 
     def remember(ident: str, draft: Draft) -> None:
@@ -231,8 +230,7 @@ def start(rolecall: Rolecall, order: ThreadOrder, request: Request | None = None
 
 
 async def _start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> FiringResult:
-    """Start a thread in a child process. Raise `StorageError` if the store refuses for now and the trigger's ref has
-    not moved."""
+    """Start a thread in a child process. Raise `StorageError` if the store refused, so that it can be tried again."""
     ended = await process.run(
         [sys.executable, "-P", "-m", "rolecall.service.triggers.firing"],
         cwd=Path(order.cwd),

@@ -29,8 +29,7 @@ _MAX_HEAD = 32 * 1024
 _PATIENCE = 10.0
 """Seconds within which a request must arrive, and within which an answer must be sent."""
 _LINGER = 1.0
-"""Seconds spent reading the rest of a refused request; if the connection closed earlier, the caller would lose the
-answer."""
+"""Seconds spent reading the rest of a refused request, whose caller would otherwise lose the answer."""
 _AT_ONCE = 64
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-rolecall-secret"})
 
@@ -78,7 +77,6 @@ class Server:
             self._server = None
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
         self._open += 1
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         try:
@@ -115,8 +113,7 @@ class Server:
     async def _receive(
         self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Guarded, JsonObject, str]:
-        """Read a request and check its secret. Return its hook, the values for the prompt, and the digest of a signed
-        body."""
+        """Read a request and return its hook, the values for the prompt, and the digest of a signed body."""
 
         async def read_event() -> Any:
             while (event := connection.next_event()) is h11.NEED_DATA:

@@ -55,8 +55,7 @@ class Signal:
     key: str = ""
     """A key of which only the first signal counts. If the key is empty, every signal counts."""
     signed: str = ""
-    """A second key: the digest of a signed body. Headers are not signed, so a replayed request can carry another
-    `key`."""
+    """A second key: the digest of a signed body, because the headers of a replayed request can differ."""
     slot: int = 0
     """The planned time to which the signal belongs, or 0."""
     seen: str = ""
@@ -71,8 +70,7 @@ def ref_name(project: str, trigger: Trigger) -> str:
 
 
 def recall(store: Store, project: str, trigger: Trigger, *, now: int) -> tuple[Ref | None, TriggerMemory]:
-    """Return the ref and the memory. For a trigger that is new, or whose source has changed, the memory starts from
-    now."""
+    """Return the ref and the memory, which starts from now if the trigger or its source is new."""
     ref = store.ref(ref_name(project, trigger))
     memory = from_state(ref.state) if ref is not None else TriggerMemory()
     looks_at = digest_of(repr((trigger.source, trigger.schedule)))
@@ -141,8 +139,7 @@ def refusal(trigger: Trigger, memory: TriggerMemory, signal: Signal, now: int) -
 
 
 def after_skip(memory: TriggerMemory, signal: Signal, reason: str, now: int) -> TriggerMemory:
-    """Return the memory after a signal that started no thread. A change during the cooldown stays unseen, so that the
-    next look finds it."""
+    """Return the memory after a signal without a thread. A change during the cooldown is left for the next look."""
     after = replace(memory, scheduled=max(memory.scheduled, signal.slot))
     if signal.seen and reason == UNCHANGED:
         after = replace(after, problem="")

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rolecall.errors import Conflict, RolecallError
+from rolecall.service.problems import Problems
 from rolecall.service.project_file import Hooks, ProjectFile
 from rolecall.service.triggers import hook, schedule, sources
 from rolecall.service.triggers import memory as memories
@@ -31,9 +32,7 @@ from rolecall.store.store import Store
 if TYPE_CHECKING:
     import watchfiles
 else:
-    watchfiles = Module(
-        "watchfiles"
-    )  # comes with an extra, which a service that watches no files does not need
+    watchfiles = Module("watchfiles")  # comes with an extra, which not every service needs
 
 _LONGEST_SLEEP_MS = 15_000
 _LOOK_ANYWAY_MS = 60_000
@@ -43,13 +42,11 @@ _STEP_MS = 200
 _GATHER_MS = 1_000
 """Changes within this time, such as those made by a checkout, are reported together."""
 _LOOK_SELDOM = 1000
-"""The pause after a look is at least this many times the CPU time that the look used, so that routine looks at many
-files cost next to nothing."""
+"""The pause after a look is at least this many times the CPU time that the look used."""
 _CHILDREN = 2
 """How many child processes can look or start threads at once."""
 _MOST_WAITING = 32
-"""How many requests to one hook can wait: half of those accepted at once, so that a burst on one hook leaves room for
-the others."""
+"""How many requests to one hook can wait, so that a burst on one hook leaves room for the others."""
 _ABOUT = "trigger "
 """The prefix of problem names that concern a single trigger."""
 
@@ -63,15 +60,14 @@ class Triggers:
         mask: Mask,
         say: Callable[[str], object],
         on_start: Callable[[], object] = lambda: None,
-        problems: dict[str, str] | None = None,
+        problems: Problems | None = None,
     ) -> None:
         """`env` is the environment of child processes, including the store that they use. `say` gets log messages.
-        `on_start` is called when a thread starts to wait for admission. Problems with receiving requests and watching
-        files are kept in `problems` as long as they last."""
+        `on_start` is called when a thread starts to wait for admission."""
         self._store = store
         self._env = env
         self._say = say
-        self._problems = {} if problems is None else problems
+        self._problems = Problems(say) if problems is None else problems
         self._gate = asyncio.Semaphore(_CHILDREN)
         self._delivery = Delivery(store, env, mask, say, on_start, self._gate)
         self._project = ProjectFile("", "")
@@ -137,13 +133,6 @@ class Triggers:
     def _of(self, kind: type) -> list[Trigger]:
         return [one for one in self._project.triggers if isinstance(one.source, kind)]
 
-    def _problem(self, name: str, text: str) -> None:
-        if not text:
-            self._problems.pop(name, None)
-        elif text != self._problems.get(name):
-            self._problems[name] = text
-            self._say(text)
-
     # -- looks --
 
     def begin_due(self) -> float:
@@ -160,9 +149,9 @@ class Triggers:
             try:
                 slot, at = self._turn(trigger, now)
             except RolecallError as error:
-                self._problem(f"{_ABOUT}{trigger.id}", f"{trigger.id}: {error.message}")
+                self._problems.note(f"{_ABOUT}{trigger.id}", f"{trigger.id}: {error.message}")
                 continue
-            self._problem(f"{_ABOUT}{trigger.id}", "")
+            self._problems.note(f"{_ABOUT}{trigger.id}", "")
             if slot is None:
                 self._ask_at[trigger.id] = min(at, latest)
             else:
@@ -193,39 +182,35 @@ class Triggers:
     async def _look(self, trigger: Trigger, slot: int) -> None:
         looking = f"{_ABOUT}{trigger.id}, looking"
         try:
-            await self._look_once(trigger, slot)
+            # Files get the time of the kernel clock's last tick, which can be some milliseconds in the past.
+            tick = time.clock_gettime_ns(getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME))
+            seen_at = self._store.now() - (time.time_ns() - tick + 999_999) // 1_000_000
+            async with self._gate:
+                found = await self._look_at_source(trigger, slot)
+            if found.problem:
+                self._delivery.report(trigger, slot, found.problem)
+            elif found.data is None:
+                self._delivery.pass_over(trigger, slot)
+            else:
+                key = str(found.data.get("key") or "") if isinstance(trigger.source, Sense) else ""
+                signal = Signal(found.data, key=key, slot=slot, seen=found.digest, seen_at=seen_at)
+                result = await self._delivery.deliver(trigger, signal)
+                if result.skipped == memories.COOLING and isinstance(trigger.source, WatchedFiles):
+                    # Changes made during the cooldown still count, so look again when it is over.
+                    rested_at = self._delivery.recall(trigger)[1].fired_at + round(trigger.cooldown * 1000)
+                    self._again.setdefault(trigger.id, rested_at)
+            if isinstance(trigger.source, WatchedFiles):
+                self._folders |= {} if found.problem else {trigger.id: found.folders}
+                pause = max(_LOOK_ANYWAY_MS, round(found.took * 1000 * _LOOK_SELDOM))
+                self._again.setdefault(trigger.id, self._store.now() + pause)
+            self._problems.note(looking, "")
         except Exception as error:  # the store failed, or there is a bug; try again later
-            self._problem(looking, f"{trigger.id}: {error}")
+            self._problems.note(looking, f"{trigger.id}: {error}")
             self._ask_at[trigger.id] = self._store.now() + _LONGEST_SLEEP_MS
             self._again |= {trigger.id: 0} if trigger.schedule is None else {}
-        else:
-            self._problem(looking, "")
         finally:
             self._looks.pop(trigger.id, None)
             self._news.set()
-
-    async def _look_once(self, trigger: Trigger, slot: int) -> None:
-        # Files get the time of the kernel clock's last tick, which can be some milliseconds in the past.
-        tick = time.clock_gettime_ns(getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME))
-        seen_at = self._store.now() - (time.time_ns() - tick + 999_999) // 1_000_000
-        async with self._gate:
-            found = await self._look_at_source(trigger, slot)
-        if found.problem:
-            self._delivery.report(trigger, slot, found.problem)
-        elif found.data is None:
-            self._delivery.pass_over(trigger, slot)
-        else:
-            key = str(found.data.get("key") or "") if isinstance(trigger.source, Sense) else ""
-            signal = Signal(found.data, key=key, slot=slot, seen=found.digest, seen_at=seen_at)
-            result = await self._delivery.deliver(trigger, signal)
-            if result.skipped == memories.COOLING and isinstance(trigger.source, WatchedFiles):
-                # Changes made during the cooldown still count, so look again when it is over.
-                rested_at = self._delivery.recall(trigger)[1].fired_at + round(trigger.cooldown * 1000)
-                self._again.setdefault(trigger.id, rested_at)
-        if isinstance(trigger.source, WatchedFiles):
-            self._folders |= {} if found.problem else {trigger.id: found.folders}
-            pause = max(_LOOK_ANYWAY_MS, round(found.took * 1000 * _LOOK_SELDOM))
-            self._again.setdefault(trigger.id, self._store.now() + pause)
 
     async def _look_at_source(self, trigger: Trigger, slot: int) -> sources.SourceLook:
         folder, scheduled = self._project.folder, {"scheduled": time_text(slot)}
@@ -260,10 +245,9 @@ class Triggers:
                 self._server, self._served = server, wanted
                 self._say(f"hooks: listening for requests at {self._address()}")
             except OSError as error:  # retried in the next round
-                problem = (
-                    f"cannot listen for requests at {wanted.host}:{wanted.port}: {error.strerror or error}"
-                )
-        self._problem("hooks", problem)
+                why = error.strerror or error
+                problem = f"cannot listen for requests at {wanted.host}:{wanted.port}: {why}"
+        self._problems.note("hooks", problem)
 
     def _address(self) -> str:
         hooks = self._project.hooks
@@ -303,21 +287,25 @@ class Triggers:
         patterns = [pattern for one in self._of(WatchedFiles) for pattern in _patterns(one)]
         folders = sources.roots(self._project.folder, patterns)
         # The kernel watches a folder, not its name, so a folder that has replaced another must be watched again.
-        wanted = (*patterns, *folders, *map(_identify, folders))
+        inodes = [""] * len(folders)
+        for place, folder in enumerate(folders):
+            with suppress(OSError):
+                status = os.stat(folder)
+                inodes[place] = f"{status.st_dev} {status.st_ino}"
+        wanted = (*patterns, *folders, *inodes)
         is_watching = self._watcher is not None and not self._watcher.done()
         if wanted == self._watched and is_watching == bool(wanted):
             return
         if self._watcher is not None:
             self._watcher.cancel()
         if wanted != self._watched:
-            self._problem("files", "")
+            self._problems.note("files", "")
             # Changes made before the watcher started are not reported.
             self._look_again(one.id for one in self._of(WatchedFiles))
         self._watched = wanted
         self._watcher = asyncio.create_task(self._follow(folders)) if wanted else None
 
     async def _follow(self, folders: list[str]) -> None:
-        """Look again at the files of every trigger that a change might concern."""
         try:
             async for batch in watchfiles.awatch(
                 *folders,
@@ -326,37 +314,27 @@ class Triggers:
                 step=_STEP_MS,
                 ignore_permission_denied=True,
             ):
-                paths = {path for _, path in batch}
+                folder, paths = self._project.folder, {path for _, path in batch}
                 for one in self._of(WatchedFiles):
                     known = self._folders.get(one.id, ())
-                    if any(
-                        sources.concerns(path, self._project.folder, _patterns(one), known) for path in paths
-                    ):
+                    if any(sources.concerns(path, folder, _patterns(one), known) for path in paths):
                         self._look_again([one.id])
                 if not paths.isdisjoint(
                     folders
-                ):  # a folder that replaces another can get the same inode number
+                ):  # a new folder can get the inode number of the one it replaces
                     self._watched = ()
                 self._arrange_at = 0.0  # a new or removed folder might change what has to be watched
                 self._news.set()
         except ImportError:
             missing = "the package 'watchfiles' is not installed. pip install 'rolecall[service]'"
-            self._problem("files", f"files are not watched: {missing}")
+            self._problems.note("files", f"files are not watched: {missing}")
         except OSError as error:
-            self._problem("files", f"files are not watched: {error}")
+            self._problems.note("files", f"files are not watched: {error}")
 
     def _look_again(self, names: Iterable[str]) -> None:
         for name in names:
             self._again[name] = 0
             self._ask_at.pop(name, None)
-
-
-def _identify(folder: str) -> str:
-    try:
-        status = os.stat(folder)
-    except OSError:
-        return ""
-    return f"{status.st_dev} {status.st_ino}"
 
 
 def _patterns(trigger: Trigger) -> tuple[str, ...]:

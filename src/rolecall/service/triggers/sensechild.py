@@ -48,7 +48,6 @@ def _load(path: str) -> Any:
 
 
 def _call(function: Any) -> JsonObject | None:
-    """Call a sense and return its signal as plain data."""
     signal = function()
     if signal is None:
         return None

@@ -77,8 +77,7 @@ class WatchedCommand:
     argv: tuple[str, ...]
     timeout: float = 60.0
     sandbox: Sandbox | None = None
-    """What the command can access. With None, the command can write to the project's folder and sees no secrets, where
-    that can be enforced."""
+    """What the command can access; by default it can write to the project's folder and sees no secrets."""
     names: ClassVar[tuple[str, ...] | None] = ("output", "scheduled")
 
     def __str__(self) -> str:
@@ -105,8 +104,7 @@ class Hook:
 
     secret_env: str
     signature: str = ""
-    """The name of the header that contains the HMAC-SHA256 of the body. If empty, the secret itself is sent as a bearer
-    token."""
+    """The header with the HMAC-SHA256 of the body. If empty, the secret itself is sent as a bearer token."""
     names: ClassVar[tuple[str, ...] | None] = ("body", "headers", "query")
 
     def __str__(self) -> str:
@@ -127,8 +125,7 @@ class Trigger:
     schedule: Schedule | None
     """When to look at the source, or None if the source reports signals by itself."""
     prompt: str
-    """A template for the prompt, rendered with the signal. It is empty only for a sense whose signals contain a
-    prompt."""
+    """A template over the signal. It is empty only for a sense whose signals contain a prompt."""
     dedupe: str = ""
     """A template. Of the signals for which it renders to the same text, only the first starts a thread."""
     cooldown: float = 0.0

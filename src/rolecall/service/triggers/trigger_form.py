@@ -24,19 +24,8 @@ from rolecall.service.triggers.trigger import (
     parse_duration,
     show_duration,
 )
-from rolecall.settings.form import (
-    UNREADABLE,
-    At,
-    Field,
-    Form,
-    ListOf,
-    MapOf,
-    Record,
-    Section,
-    Text,
-    Unreadable,
-    did_you_mean,
-)
+from rolecall.settings import form
+from rolecall.settings.form import At, Field, Form, Text, Unreadable
 from rolecall.store.canonical import Schema
 from rolecall.store.schema import glob_test
 from rolecall.workflow import template
@@ -59,7 +48,7 @@ class _Duration(Form[float]):
 
 
 _WORD = Text("text", least=1, pattern=r"[^\x00]*")
-_HOOK = Record(
+_HOOK = form.Record(
     Hook,
     "http",
     {
@@ -77,18 +66,18 @@ _HOOK = Record(
     },
     hint="For example `http: {secret_env: HOOK_SECRET}`.",
 )
-_FIELDS = Section(
+_FIELDS = form.Section(
     "a trigger",
     {
         "every": Field(_Duration(1.0), "How often: 30s, 15m, 2h or 1d."),
         "cron": Field(Text(), "When: minute, hour, day, month, weekday."),
         "timezone": Field(Text(), "Of `cron`; by default UTC."),
         "files": Field(
-            ListOf(_WORD, "a pattern or a list of patterns", least=1, allow_single=True),
+            form.ListOf(_WORD, "a pattern or a list of patterns", least=1, allow_single=True),
             "File name patterns, relative to the project's folder.",
         ),
         "command": Field(
-            ListOf(
+            form.ListOf(
                 _WORD,
                 "a list of texts",
                 least=1,
@@ -147,10 +136,10 @@ class TriggerForm(Form[Trigger]):
             known = (*ALWAYS, *(source.names or ()))
             for use in template.variables(given[key]) if source.names is not None and not flaws else ():
                 if not use.inside and use.path[0] not in known:
-                    hint = did_you_mean(use.path[0], known, what="Known")
+                    hint = form.did_you_mean(use.path[0], known, what="Known")
                     (at / key).report(f"a signal has no {{{{{use.name}}}}}", hint)
         if source is None or len(at.reading.wrong) > before:
-            return UNREADABLE
+            return form.UNREADABLE
         return Trigger(
             workflow=str(at.path[-3]),
             name=str(at.path[-1]),
@@ -165,7 +154,7 @@ class TriggerForm(Form[Trigger]):
         return {**_FIELDS.schema(), "description": "One source, and a schedule if the source must be polled."}
 
 
-TRIGGERS = MapOf(
+TRIGGERS = form.MapOf(
     TriggerForm(),
     "a mapping from names to triggers",
     key=NAME.pattern,
@@ -175,7 +164,6 @@ TRIGGERS = MapOf(
 
 
 def _read_source(written: Collection[str], given: Mapping[str, Any], at: At) -> Source | None:
-    """Return the source that a trigger names, or None if a problem with the source was reported."""
     found = [key for key in ("files", "command", "http", "sense") if key in written]
     if len(found) > 1:
         (at / found[1]).report(f"a trigger has one source, and this one has {' and '.join(found)}")
