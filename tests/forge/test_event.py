@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from rolecall.errors import UsageError
 from rolecall.forge.event import (
@@ -14,8 +15,8 @@ from rolecall.forge.event import (
     Continue,
     ForgeEvent,
     Ignore,
-    KnownThread,
     Person,
+    SavedThread,
     StartThread,
     Subject,
     decide,
@@ -24,13 +25,12 @@ from rolecall.forge.event import (
 )
 from rolecall.settings.forge import Job
 
-WAITS = KnownThread(
-    "01THREAD",
-    has_ended=False,
+WAITS = SavedThread(
+    place="place",
+    thread="01THREAD",
     needs_person=True,
     is_told=True,
     handled=("run-1", "comment-1"),
-    is_this_run=True,
 )
 ISSUE = {"number": 12, "title": "Broken", "body": "Fix it."}
 REPOSITORY = {"repository": {"default_branch": "main"}}
@@ -85,8 +85,8 @@ def test_an_issue_starts_a_thread_with_its_text_after_the_prompt(tmp_path: Path)
     assert (event.subject, event.by, event.target) == (Subject("issue", 12), Person("alice"), "main")
     assert decide(event, None, prompt="Do it.") == StartThread("Do it.\n\nBroken\n\nFix it.")
     assert isinstance(decide(event, WAITS), Ignore)
-    assert decide(event, WAITS._replace(needs_person=False)) == Continue()
-    assert decide(event, WAITS._replace(needs_person=False, has_ended=True)) == StartThread(
+    assert decide(event, replace(WAITS, needs_person=False)) == Continue()
+    assert decide(event, replace(WAITS, needs_person=False, has_ended=True)) == StartThread(
         "Broken\n\nFix it."
     )
 
@@ -95,7 +95,7 @@ def test_comments_continue_the_thread_that_waits_and_start_one_if_none_does() ->
     answer = comment("/rolecall answer approved")
     assert decide(answer, WAITS) == Continue(CommentCommand("answer", "approved"))
     assert decide(answer, None) == Ignore("no thread waits here; `/rolecall run` starts one")
-    ended = WAITS._replace(has_ended=True, needs_person=False)
+    ended = replace(WAITS, has_ended=True, needs_person=False)
     assert isinstance(decide(answer, ended), Ignore)
     run = comment("/rolecall run Now.")
     assert decide(run, None) == decide(run, ended) == StartThread("Broken\n\nNow.")
@@ -106,13 +106,13 @@ def test_comments_continue_the_thread_that_waits_and_start_one_if_none_does() ->
 def test_what_was_done_is_not_done_again_unless_the_job_was_lost() -> None:
     again = ForgeEvent("run-1", Subject("issue", 12), task="Broken")
     assert isinstance(decide(again, WAITS), Ignore)
-    assert decide(again, WAITS._replace(is_told=False)) == Continue()
-    assert decide(again, WAITS._replace(needs_person=False)) == Continue()
+    assert decide(again, replace(WAITS, is_told=False)) == Continue()
+    assert decide(again, replace(WAITS, needs_person=False)) == Continue()
     said = comment("/rolecall answer approved")._replace(key="comment-1")
     assert isinstance(decide(said, WAITS), Ignore)
-    runs = WAITS._replace(needs_person=False)
+    runs = replace(WAITS, needs_person=False)
     assert decide(said, runs) == Continue()
-    assert isinstance(decide(said, runs._replace(is_this_run=False)), Ignore)  # another job is at it
+    assert isinstance(decide(said, replace(runs, run="another")), Ignore)  # another job is at it
 
 
 def test_an_event_without_a_task_needs_a_prompt(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from rolecall.errors import Hint, UsageError
 from rolecall.settings.forge import Job
@@ -216,32 +218,48 @@ def parse_command(text: str) -> CommentCommand | None:
 # -- deciding --
 
 
-class KnownThread(NamedTuple):
-    """The facts about the saved thread of the event's subject."""
+class SavedThread(msgspec.Struct, frozen=True, kw_only=True):
+    """The record about a thread that a job leaves for the next job, next to the thread's store."""
 
+    place: str
+    """The name of the thread's folder."""
     thread: str
-    has_ended: bool
-    needs_person: bool
-    is_told: bool
-    handled: Sequence[str]
-    is_this_run: bool
-    """Whether the last to take over the thread was an earlier attempt of this job run."""
+    has_ended: bool = False
+    needs_person: bool = False
+    is_told: bool = False
+    """Whether the comment shows the current state."""
+    run: str = ""
+    """The id of the job run that last took over the thread."""
+    handled: tuple[str, ...] = ()
+    """The keys of the handled events."""
+    comment: str = ""
+    """The id of Rolecall's comment."""
+    base: str = ""
+    """The commit with which the thread began."""
+    target: str = ""
+    head: str = ""
+    """The commit that is checked out, and the branch (`branch`), if any."""
+    branch: str = ""
+    branches: Mapping[str, str] = {}
+    """The commits of the threads' branches, keyed by the branch's name."""
+    version: int = 1
 
 
 def decide(
-    event: ForgeEvent, known: KnownThread | None, *, prompt: str = ""
+    event: ForgeEvent, known: SavedThread | None, *, run: str = "", prompt: str = ""
 ) -> StartThread | Continue | Ignore:
-    """Decide what to do about an event caused by an authorised person. `prompt` is the job's own task."""
+    """Decide what to do about an event caused by an authorised person. `run` is the id of the job run, and `prompt` the
+    job's own task."""
     if event.ignored:
         return Ignore(event.ignored)
     if known is not None and event.key in known.handled:
         if known.is_told and (known.has_ended or known.needs_person):
             return Ignore(f"this was done before, in thread {known.thread}")
-        if not known.is_this_run:
-            return Ignore(
-                f"another job acts on this, in thread {known.thread}; if that job was lost, run it again"
-            )
-        return Continue()  # the earlier job was lost
+        if known.run == run:
+            return Continue()  # an earlier attempt of this run was lost
+        return Ignore(
+            f"another job acts on this, in thread {known.thread}; if that job was lost, run it again"
+        )
     task = "\n\n".join(part for part in (prompt.strip(), event.task) if part)
     if event.comment is not None:
         command = parse_command(event.comment)

@@ -22,7 +22,8 @@ from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.files import git
 from rolecall.forge import comment, event
 from rolecall.forge.client import ChangeRequest, Forge, open_forge
-from rolecall.forge.place import JobPlace, Remote, SavedThread, open_place
+from rolecall.forge.event import SavedThread
+from rolecall.forge.place import JobPlace, Remote, open_place
 from rolecall.settings import config
 from rolecall.settings.forge import Job, withhold_tokens
 from rolecall.settings.mask import Mask
@@ -82,16 +83,9 @@ def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) 
     is_checked = False
     for number in range(1, _TRIES + 1):
         saved, note = remote.fetch(key), ""
-        known = saved and event.KnownThread(
-            saved.record.thread,
-            saved.record.has_ended,
-            saved.record.needs_person,
-            saved.record.is_told,
-            saved.record.handled,
-            saved.record.run == job.run,
-        )
+        known = saved.record if saved else None
         try:
-            decision = event.decide(happened, known, prompt=options.prompt)
+            decision = event.decide(happened, known, run=job.run, prompt=options.prompt)
         except UsageError as error:
             if happened.comment is None:
                 raise
@@ -108,7 +102,7 @@ def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) 
         try:
             with open_place(job, remote, key, saved) as place:
                 current = _Run(job, options, happened, forge, place, mask, tell, watch, note, key)
-                return current.go(decision, saved.record if saved else None)
+                return current.go(decision, known)
         except _Overtaken as error:
             if number == _TRIES:
                 raise Conflict(error.message, hint=error.hint) from error

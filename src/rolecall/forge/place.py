@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlsplit, urlunsplit
@@ -28,6 +28,7 @@ from rolecall.api import Rolecall
 from rolecall.errors import Conflict, Damaged, StorageError, UsageError
 from rolecall.files import git
 from rolecall.files.merge import THREAD_TRAILER
+from rolecall.forge.event import SavedThread
 from rolecall.settings import config
 from rolecall.settings.forge import Job
 
@@ -40,31 +41,6 @@ _KEPT = ("config.yaml", ".env", "trusted")
 _TRIES = 3
 _SECONDS = 600.0
 """Seconds that git can take to fetch or push."""
-
-
-class SavedThread(msgspec.Struct, frozen=True, kw_only=True):
-    """The record about a thread that a job leaves for the next job, next to the thread's store."""
-
-    place: str
-    thread: str
-    has_ended: bool = False
-    needs_person: bool = False
-    is_told: bool = False
-    """Whether the comment shows the current state."""
-    run: str = ""
-    """The id of the job run that last took over the thread."""
-    handled: tuple[str, ...] = ()
-    """The keys of the handled events."""
-    comment: str = ""
-    base: str = ""
-    """The commit with which the thread began."""
-    target: str = ""
-    head: str = ""
-    """The commit that is checked out, and the branch (`branch`), if any."""
-    branch: str = ""
-    branches: Mapping[str, str] = {}
-    """The commits of the threads' branches, keyed by the branch's name."""
-    version: int = 1
 
 
 class Saved(NamedTuple):
