@@ -13,9 +13,6 @@ from rolecall.store.canonical import JsonObject
 
 Answer = Callable[[], Awaitable[JsonObject]]
 
-_MOST_UNREAD = 4096
-"""The number of unread bytes from which a follower gets no more wake-ups; it already has plenty to read."""
-
 
 @dataclass
 class Door:
@@ -44,7 +41,7 @@ class Door:
     def tell(self, name: str) -> None:
         """Wake the followers of a thread."""
         for writer in (*self._followers.get(name, ()), *self._followers.get("", ())):
-            if not writer.is_closing() and writer.transport.get_write_buffer_size() < _MOST_UNREAD:
+            if not writer.is_closing():
                 writer.write(b"\n")
 
     def tell_all(self) -> None:

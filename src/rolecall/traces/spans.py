@@ -57,12 +57,6 @@ class Span(NamedTuple):
     """Whether the span is a call of another service."""
 
 
-class _Identity(NamedTuple):
-    adapter: str
-    model: str
-    provider: str
-
-
 class _Period(NamedTuple):
     start: int
     end: int
@@ -162,13 +156,13 @@ class Projection:
             yield self._make(span, place.span, f"{names.INVOKE_WORKFLOW} {role}", period, attributes)
             return
 
-        identity = _identify(ref, role, agent, step)
-        has_model = identity.adapter in _WITH_MODEL
+        adapter, model, provider = _identify(ref, role, agent, step)
+        has_model = adapter in _WITH_MODEL
         usage = {} if fields.get("children") else fields.get("usage") or {}
         turns, detail = turns_of(self._store, fields.get("detail")), step.detail if step else {}
         ending = detail.get("ending", "completed" if step else "")
         finish = names.FINISHES.get(ending, names.OTHER_FINISH)
-        common = {names.PROVIDER: identity.provider, names.MODEL: identity.model}
+        common = {names.PROVIDER: provider, names.MODEL: model}
         attributes |= {
             **common,
             names.OPERATION: names.INVOKE_AGENT,
@@ -373,7 +367,8 @@ def _span_of(thread: str, node: str, fields: JsonObject) -> str:
     return attempt_span(thread, fields["prev"] or fields["start"], fields.get("attempt"))
 
 
-def _identify(ref: ThreadRef, role: str, agent: str, step: Step | None) -> _Identity:
+def _identify(ref: ThreadRef, role: str, agent: str, step: Step | None) -> tuple[str, str, str]:
+    """Return the adapter, model and provider of the agent that was asked, as far as they are recorded."""
     bound = ref.state.agents.get(role, {})
     adapter, _, argument = str(bound.get("spec") or agent).partition(":")
     words = re.match(r"(?:.*\s)?model=(\S+)|([^\s=]+)$", argument)
@@ -381,9 +376,8 @@ def _identify(ref: ThreadRef, role: str, agent: str, step: Step | None) -> _Iden
     service, _, _ = model.rpartition("/") if adapter == "builtin" else ("", "", model)
     if step is not None and step.parts is not None:
         adapter, _, model = step.parts.agent.partition(" ")[0].partition(":")
-    is_known = adapter in _WITH_MODEL
     provider = names.PROVIDERS.get(adapter) or service or adapter
-    return _Identity(adapter, model if is_known else "", provider)
+    return adapter, model if adapter in _WITH_MODEL else "", provider
 
 
 def _are_timed(calls: Sequence[Sequence[JsonObject]]) -> bool:
