@@ -170,6 +170,12 @@ def test_leaving_the_loop_ends_the_agent_and_the_thread_goes_on_later(
     assert thread.run().wait().status == "completed"
 
 
+def test_an_agent_that_is_a_plain_function_is_an_error_with_its_signature(rc: rolecall.Rolecall) -> None:
+    thread = rc.start(workflow(lambda prompt, context: "---\nstatus: done\n---\n"), "go").run().wait()
+    assert thread.status == "suspended"
+    assert "'speaker' is a plain function, not an async one. An adapter is `async def" in thread.reason
+
+
 def test_an_agent_that_does_not_exist_is_an_error(rc: rolecall.Rolecall) -> None:
     thread = rc.start(workflow("no-such-agent"), "go")
     with pytest.raises(rolecall.RolecallError, match="no-such-agent"):

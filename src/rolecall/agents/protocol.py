@@ -227,13 +227,19 @@ class Agent(Protocol):
 
 async def ask(agent: Agent, prompt: str, *, context: Context) -> Reply:
     """Call an adapter and enforce the protocol: return a Reply that ended, or raise an AgentError."""
-    answer = await agent(prompt, context)
+    hint = "An adapter is `async def agent(prompt, context) -> str | Reply`."
+    asked = agent(prompt, context)
+    if not hasattr(asked, "__await__"):
+        raise AgentError(
+            f"the agent of role {context.role!r} is a plain function, not an async one", hint=hint
+        )
+    answer = await asked
     if isinstance(answer, str):
         return Reply(answer)
     if not isinstance(answer, Reply):
         raise AgentError(
             f"the agent of role {context.role!r} returned {type(answer).__name__}, not text or a Reply",
-            hint="An adapter is `async def agent(prompt, context) -> str | Reply`.",
+            hint=hint,
         )
     if answer.ending in ANSWERED:
         return answer
