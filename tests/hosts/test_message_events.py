@@ -107,10 +107,13 @@ def test_a_tag_puts_the_body_before_the_model_with_mode_and_words(tmp_path: Path
     assert (record["skill"], record["mode"]) == ("nx-plan", "auto")
 
 
-@pytest.mark.parametrize("place", [".claude/skills/nx-plan/SKILL.md", ""])
+@pytest.mark.parametrize(
+    "place", [".claude/skills/nx-plan/SKILL.md", "home/.claude/skills/nx-plan/SKILL.md", ""]
+)
 def test_a_skill_longer_than_the_host_takes_ends_at_a_section_and_names_the_file(
-    tmp_path: Path, place: str
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     sections = "".join(
         f"## {number}. Part\n\n```\n# no section\n```\n{'x' * 900}\n\n" for number in range(1, 30)
     )

@@ -11,7 +11,7 @@ whether the task file exists. Effects that cannot be predicted are not blocked; 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -73,7 +73,18 @@ def pre_tool_use(project: str, event: PreToolUse, kit: Kit, _now: str) -> HostAn
             )
     if refusal := _refuse_by_capability(event.who, call, kit, folder, edited):
         return HostAnswer(block=refusal)
-    return HostAnswer() if kit.run else _judge_unplanned(event.who, call, kit, folder, edited)
+
+    # An edit of the project's files needs a task; an edit of its notes (`.nexus/memory`, `rules`, `context`) does not.
+    unplanned = [places for places in edited if not all(_is_below(folder.nexus, one) for one in places)]
+    is_unnamed = not call.writes and not set(FILES).isdisjoint(call.classes)
+    is_exempt = kit.run or kit.gate == "off" or not (unplanned or is_unnamed)
+    if is_exempt or os.path.exists(project_paths.state(folder.root, project_paths.TASKS)):
+        return HostAnswer()
+    what = folder.shorten(unplanned[0]) if unplanned else "a file"
+    if kit.gate == "warn":
+        return HostAnswer(context=f"{what} is edited while no task is planned. {_PLAN_FIRST}")
+    advice = _PLAN_FIRST if event.who == LEAD else "Report this to Lead, who plans."
+    return HostAnswer(block=f"No task is planned, so {what} is not edited. {advice}")
 
 
 def concerns(call: HostToolCall) -> bool:
@@ -131,7 +142,16 @@ def _refuse_by_capability(
     name = f"the agent {who.agent or who.id}" if is_agent else "this role"
     if call.starts and is_agent:
         return f"Only Lead starts agents, and {name} is not Lead. Say in your report what else is to be done."
-    for tool, classes, is_for_lead in _own_actions(call):
+    # The call's actions on Rolecall, by a tool of our server or a shell command: name, classes, reserved for Lead.
+    own = _our_tool(call.tool)
+    actions = [(own, CHANGES[own], own in FOR_LEAD)] if own else []
+    for words_of in call.calls:
+        plain = [word for word in words_of if not word.startswith("-")]
+        names = (" ".join(plain[:count]) for count in (3, 2, 1))
+        if verb := next((one for one in names if one in verbs.VERBS), ""):
+            done, action = verbs.named_action(verb, partial(_is_given, words_of))
+            actions.append((f"rolecall {done}", action.classes, action.is_for_lead or action.is_door))
+    for tool, classes, is_for_lead in actions:
         if is_for_lead and (is_agent or restrictions(words)):
             return f"Only Lead may use {tool}, and {name} is not Lead. Report what you found; Lead decides."
         if word := _denier(words, classes):
@@ -158,26 +178,11 @@ def capabilities_of(agent: str, kit: Kit) -> tuple[str, ...]:
 
 
 def _denier(words: Collection[str], classes: Collection[str]) -> str:
-    """Return the first restriction that denies one of the classes, or an empty string."""
     return next((word for word in words if not set(denied_classes([word])).isdisjoint(classes)), "")
 
 
-def _own_actions(call: HostToolCall) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """Yield a call's actions on Rolecall, which a tool of our server or a shell command can take: the action's name,
-    its classes, and whether it is reserved for Lead."""
-    if own := _our_tool(call.tool):
-        yield own, CHANGES[own], own in FOR_LEAD
-    if call.calls:
-        for words in call.calls:
-            plain = [word for word in words if not word.startswith("-")]
-            names = (" ".join(plain[:count]) for count in (3, 2, 1))
-            if verb := next((name for name in names if name in verbs.VERBS), ""):
-                name, action = verbs.named_action(verb, partial(_is_given, words))
-                yield f"rolecall {name}", action.classes, action.is_for_lead or action.is_door
-
-
 def _is_given(words: Sequence[str], option: str) -> bool:
-    """Return whether the words contain an option, written in full, abbreviated or as its letter."""
+    """Return whether an option is in the words: in full, abbreviated or as its letter."""
     flags = [word.partition("=")[0] for word in words if word not in ("", "-", "--")]
     return any(f"--{option}".startswith(flag) or flag[:2] == f"-{option[0]}" for flag in flags)
 
@@ -202,24 +207,3 @@ def _server_tool(tool: str) -> str:
         if tool.startswith(prefix):
             return tool.removeprefix(prefix).removesuffix(")")
     return tool if tool.startswith("nx_") else ""
-
-
-# -- unplanned edits --
-
-
-def _judge_unplanned(
-    who: HostCaller, call: HostToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
-) -> HostAnswer:
-    """Require a task for edits of the project's files. Edits of its notes (`.nexus/memory`, `rules`, `context`) need no
-    task."""
-    planned = [places for places in edited if not all(_is_below(folder.nexus, one) for one in places)]
-    is_unnamed = not call.writes and not set(FILES).isdisjoint(call.classes)
-    if kit.gate == "off" or not (planned or is_unnamed):
-        return HostAnswer()
-    if os.path.exists(project_paths.state(folder.root, project_paths.TASKS)):
-        return HostAnswer()
-    what = folder.shorten(planned[0]) if planned else "a file"
-    if kit.gate == "warn":
-        return HostAnswer(context=f"{what} is edited while no task is planned. {_PLAN_FIRST}")
-    advice = _PLAN_FIRST if who == LEAD else "Report this to Lead, who plans."
-    return HostAnswer(block=f"No task is planned, so {what} is not edited. {advice}")

@@ -6,23 +6,14 @@ import os
 from importlib import import_module
 
 from rolecall.errors import RolecallError
-from rolecall.hosts.claude.words import WORDING as CLAUDE_WORDING
-from rolecall.hosts.codex.words import WORDING as CODEX_WORDING
-from rolecall.hosts.lead.words import WORDING as LEAD_WORDING
-from rolecall.hosts.names import LEAD
-from rolecall.hosts.opencode.words import WORDING as OPENCODE_WORDING
+from rolecall.hosts.names import HOSTS, LEAD
+from rolecall.hosts.wording import Wording
 from rolecall.nexus import catalog, macros
 from rolecall.nexus.catalog import Catalog
 from rolecall.settings import config, settings
 from rolecall.store.canonical import JsonObject
 
 _LONGEST_PROBLEM = 600
-_WORDINGS = {
-    "claude": CLAUDE_WORDING,
-    "codex": CODEX_WORDING,
-    "opencode": OPENCODE_WORDING,
-    LEAD: LEAD_WORDING,
-}
 
 
 def list_sources() -> list[str]:
@@ -65,8 +56,8 @@ def _compile(host: str, found: Catalog, configuration: settings.Settings) -> Jso
     events = None if host == LEAD else import_module(f"rolecall.hosts.{host}.events")
     tags, docs = found.vocabulary.tags, dict.fromkeys(found.skills, "")
     render = macros.prose(tags)
-    if host in _WORDINGS:
-        wording = _WORDINGS[host]
+    if host in (*HOSTS, LEAD):
+        wording: Wording = import_module(f"rolecall.hosts.{host}.words").WORDING
         render = wording.render(tags)
         docs = {skill.id: wording.skill_docs(skill) for skill in found.skills.values()}
     bodies = {

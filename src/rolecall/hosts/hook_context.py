@@ -98,14 +98,8 @@ def load(host: str, *, with_tags: bool = True) -> Kit:
         stamps = content["stamps"]
         if content["version"] == __version__ and stamps == [_stamp(one[0]) for one in stamps]:
             return _kit(content, with_tags)
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        RecursionError,
-    ):  # missing, or cut off by a power failure
-        pass
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        pass  # the cache is missing, or was cut off by a power failure
     # The stamps are taken before the sources are read, so that later changes make the cache stale.
     stamps = [_stamp(path) for path in hook_compile.list_sources()]
     content = {"version": __version__, "stamps": stamps, **hook_compile.compile_configured(host)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from rolecall.hosts import event as ours
@@ -20,8 +21,7 @@ _ENDS = ("Stop", "SubagentStop", "SessionEnd")
 _CUT = "…\n(cut here: the host takes no more from a hook. nx_context and nx_task_list show the state of the project.)"
 
 
-def session_of(payload: Payload) -> str:
-    return session(payload, "session_id")
+session_of = partial(session, key="session_id")
 
 
 def events(
@@ -43,8 +43,7 @@ def events(
         return ours.SubagentSpawn(session_of(payload), agent) if agent != LEAD else None
 
     def complete(payload: Payload) -> Event | None:
-        """Convert the end of an agent. Compaction ends an agent that has no type and was never reported as started;
-        that event does not concern us."""
+        # Compaction ends an agent that has no type and was never reported as started.
         agent, last = who(payload), text(payload, "last_assistant_message")
         return ours.SubagentComplete(session_of(payload), agent, last) if agent != LEAD else None
 

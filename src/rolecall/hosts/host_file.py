@@ -52,10 +52,11 @@ def summary(agent: CatalogAgent) -> str:
     return f"{agent.description}. {agent.task}." if agent.task else agent.description
 
 
-def skill_body(skill: Skill, catalog: Catalog, wording: Wording) -> str:
-    """Return the text of a skill in a host's wording, followed by the host's instructions on the skill's subjects."""
+def skill_file(skill: Skill, catalog: Catalog, wording: Wording, *, ending: str = "", **more: object) -> str:
+    """Return a skill's file: the text in a host's wording, then the host's instructions on the skill's subjects."""
+    head = {"name": skill.id, "description": skill.description, **more}
     body = catalog.write_body(skill, wording.render(catalog.vocabulary.tags))
-    return "\n\n".join(filter(None, [body, wording.skill_docs(skill), TOOL_NAMES])) + "\n"
+    return with_head(head, "\n\n".join(filter(None, [body, wording.skill_docs(skill), TOOL_NAMES, ending])))
 
 
 class Layout(NamedTuple):

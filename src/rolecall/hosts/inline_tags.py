@@ -165,10 +165,7 @@ def _keep(
     name = named[1] if named else note_name.from_text(action.text)
     text = (action.text[named.end() :] if named else action.text).strip()
     for path in knowledge_files.index(project, _MOST_COMPARED)[kind] if text else ():
-        with (
-            suppress(OSError, UnicodeDecodeError),
-            open(os.path.join(project, path), encoding="utf-8") as file,
-        ):
+        with suppress(OSError, UnicodeDecodeError), open(f"{project}/{path}", encoding="utf-8") as file:
             if f"\n{text}\n" in f"\n{file.read()}\n":
                 return f"The user's words were kept in {path}."
     if not text:

@@ -133,19 +133,17 @@ def _plan(wiring: Wiring, *, is_removal: bool, force: bool) -> tuple[list[FileCh
         try:
             before = file_change.read_text(path)
             if isinstance(own := pieces[0], OwnFile):
-                edited = (
-                    _remove_own_file(before, force=force)
-                    if is_removal
-                    else _put_own_file(before, own, force=force)
-                )
-                changes.append(_change(path, before, *edited))
+                after, note = _edit_own_file(before, None if is_removal else own, force=force)
+                changes.append(_change(path, before, after, note))
             elif before is None and is_removal:
                 changes.append(FileChange(path, None, None))
             else:
-                document, notes = parse(path, before), []
-                for piece in pieces:
-                    if not isinstance(piece, OwnFile):
-                        notes.append(_remove(document, piece) if is_removal else _put(document, piece, force))
+                document = parse(path, before)
+                notes = [
+                    _edit(document, piece, is_removal=is_removal, force=force)
+                    for piece in pieces
+                    if not isinstance(piece, OwnFile)
+                ]
                 after = _dump(path, document, before)
                 changes.append(_change(path, before, after, "; ".join(filter(None, notes))))
         except RolecallError as error:
@@ -155,7 +153,7 @@ def _plan(wiring: Wiring, *, is_removal: bool, force: bool) -> tuple[list[FileCh
     for path in sorted({path for pattern in wiring.sweeps for path in glob.glob(pattern)} - set(by_path)):
         if os.path.isfile(path) and not os.path.islink(path):
             text = (file_change.read(path) or b"").decode(errors="replace")
-            after, note = _remove_own_file(text, force=force)
+            after, note = _edit_own_file(text, None, force=force)
             if note or after is None:
                 changes.append(_change(path, text, after, note))
     return changes, refusals
@@ -183,10 +181,8 @@ def parse(path: str, text: str | None) -> Any:
             return tomlkit.parse(text or "")
         return {} if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{path}: it is not {kind}, and was left unchanged: {error}",
-            hint="Correct the file and try again.",
-        ) from None
+        hint = "Correct the file and try again."
+        raise UsageError(f"{path}: it is not {kind}, and was left unchanged: {error}", hint=hint) from None
 
 
 def _dump(path: str, document: Any, before: str | None) -> str | None:
@@ -194,9 +190,8 @@ def _dump(path: str, document: Any, before: str | None) -> str | None:
     if path.endswith(".toml"):
         text = tomlkit.dumps(document)
         if tomllib.loads(text) != document.unwrap():
-            raise UsageError(
-                f"{path}: the server cannot be added to this content", hint="Edit the file by hand."
-            )
+            hint = "Edit the file by hand."
+            raise UsageError(f"{path}: the server cannot be added to this content", hint=hint)
         if text == before:
             return text
         return f"{text.rstrip()}\n" if text.strip() else None
@@ -211,49 +206,38 @@ def _dump(path: str, document: Any, before: str | None) -> str | None:
     return f"{text}\n" if document else None
 
 
-def _put(document: Any, piece: FileMember | Items, force: bool) -> str:
-    there = _find(document, piece.keys)
-    if isinstance(piece, Items):
-        if not isinstance(there, list | None):
-            raise UsageError(
-                f"{piece.path}: {'.'.join(piece.keys)} is not an array", hint="Correct the file."
-            )
-        # Entries keep their positions, because Codex uses a hook's position to remember whether the user trusts the
-        # hook.
-        items, fresh = [], list(piece.items)
-        for item in there or []:
-            if not piece.is_ours(item):
-                items.append(item)
-            elif fresh:
-                items.append(fresh.pop(0))
-        _set(document, piece, [*items, *fresh])
-    elif there is None or (force and not piece.is_ours(there)):
-        _set(document, piece, dict(piece.value))
-    elif not piece.is_ours(there):
-        raise UsageError(
-            f"{piece.path}: {'.'.join(piece.keys)} exists and is not Rolecall's",
-            hint=Hint("Rename it, or replace it", "force"),
-        )
-    else:
-        there.update({key: value for key, value in piece.value.items() if there.get(key) != value})
-    return ""
-
-
-def _remove(document: Any, piece: FileMember | Items) -> str:
-    there = _find(document, piece.keys)
+def _edit(document: Any, piece: FileMember | Items, *, is_removal: bool, force: bool) -> str:
+    """Put a piece into a document or remove it, and return a note of what stays."""
+    there, name = _find(document, piece.keys), ".".join(piece.keys)
     if isinstance(piece, FileMember):
-        if there is not None and piece.is_ours(there):
+        is_ours = there is not None and piece.is_ours(there)
+        if is_removal and is_ours:
             _delete(document, piece.keys)
+        elif is_ours:
+            there.update({key: value for key, value in piece.value.items() if there.get(key) != value})
+        elif not is_removal and there is not None and not force:
+            hint = Hint("Rename it, or replace it", "force")
+            raise UsageError(f"{piece.path}: {name} exists and is not Rolecall's", hint=hint)
+        elif not is_removal:
+            _set(document, piece, dict(piece.value))
         return ""
-    if not isinstance(there, list):
-        return ""
-    kept = [item for item in there if not piece.is_ours(item)]
-    if kept:
-        _set(document, piece, kept)
-    elif there:
+
+    if not is_removal and not isinstance(there, list | None):
+        raise UsageError(f"{piece.path}: {name} is not an array", hint="Correct the file.")
+    # Entries keep their positions, because Codex uses a hook's position to remember whether the user trusts the hook.
+    before = there if isinstance(there, list) else []
+    items, fresh = [], [] if is_removal else list(piece.items)
+    for item in before:
+        if not piece.is_ours(item):
+            items.append(item)
+        elif fresh:
+            items.append(fresh.pop(0))
+    if items or fresh:
+        _set(document, piece, [*items, *fresh])
+    elif before:
         _delete(document, piece.keys)
-    is_mixed = any(map(piece.has_ours, kept))
-    return f"an entry of {'.'.join(piece.keys)} has ours among others' and stays" if is_mixed else ""
+    is_mixed = is_removal and any(map(piece.has_ours, items))
+    return f"an entry of {name} has ours among others' and stays" if is_mixed else ""
 
 
 def _find(document: Any, keys: Sequence[str]) -> Any:
@@ -305,21 +289,19 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
 
 
-def _put_own_file(text: str | None, piece: OwnFile, *, force: bool) -> tuple[str | None, str]:
-    comment = "//" if piece.path.endswith(".js") else "#"
-    head = "---\n" if piece.text.startswith("---\n") else ""
-    wanted = f"{head}{comment} {_SIGNATURE}{_digest(piece.text)}\n{piece.text.removeprefix(head)}"
-    if text is None or text == wanted or force or is_unchanged(text):
+def _edit_own_file(text: str | None, piece: OwnFile | None, *, force: bool) -> tuple[str | None, str]:
+    """Return the new text of a file, which is None if the file is removed (without `piece`), and a note."""
+    wanted = None
+    if piece:
+        comment = "//" if piece.path.endswith(".js") else "#"
+        head = "---\n" if piece.text.startswith("---\n") else ""
+        wanted = f"{head}{comment} {_SIGNATURE}{_digest(piece.text)}\n{piece.text.removeprefix(head)}"
+    is_signed = text is not None and _SIGNED.search(text) is not None
+    if text is None or text == wanted or is_unchanged(text) or (force and (piece or is_signed)):
         return wanted, ""
-    if _SIGNED.search(text):
-        return text, "changed by hand, so it stays; --force replaces it"
-    raise UsageError(
-        f"{piece.path}: this file exists and is not Rolecall's",
-        hint=Hint("Rename it, or replace it", "force"),
-    )
-
-
-def _remove_own_file(text: str | None, *, force: bool) -> tuple[str | None, str]:
-    if text is None or is_unchanged(text) or (force and _SIGNED.search(text)):
-        return None, ""
-    return text, "changed by hand, so it stays; --force removes it" if _SIGNED.search(text) else ""
+    if is_signed:
+        return text, f"changed by hand, so it stays; --force {'replaces' if piece else 'removes'} it"
+    if piece is None:
+        return text, ""
+    hint = Hint("Rename it, or replace it", "force")
+    raise UsageError(f"{piece.path}: this file exists and is not Rolecall's", hint=hint)

@@ -34,7 +34,6 @@ def handle(project: str, event: Event, kit: Kit, now: str) -> HostAnswer:
         return HostAnswer()
     project_paths.use_harness(kit.harness)
     module, function = _FUNCTIONS[type(event)]
-    answer: HostAnswer = getattr(import_module(f"rolecall.hosts.{module}"), function)(
-        project, event, kit, now
-    )
+    handler = getattr(import_module(f"rolecall.hosts.{module}"), function)
+    answer: HostAnswer = handler(project, event, kit, now)
     return answer

@@ -59,8 +59,23 @@ def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> Ho
         _with_tracker(project, partial(tracker.record_start, agent_name=who.agent, agent_id=who.id, at=now))
     active = sessions.find(project, event.session)
     docs = kit.docs.get(active.skill, "") if active else ""
-    words = _spawn_words(project, who, task, entries, kit)
-    return HostAnswer(context="\n\n".join(filter(None, [words, docs])))
+
+    prior = next((entry for entry in entries if entry.get("agent_id") == who.id), None)
+    is_resumed = prior is not None and prior.get("status") == "completed"
+    first = _advise_resumed(project, who, task, prior, entries, kit) if prior and is_resumed else ""
+    words = gate.capabilities_of(who.agent, kit)
+    limits = f"You are held to {', '.join(words)}. " if words else ""
+    limits += "Planning, deciding and starting agents are Lead's: report to Lead what else is to be done."
+    if task is None:
+        lines = [*filter(None, [first, limits]), *project_summary.knowledge_lines(project, most=40)]
+        text = project_summary.fit(lines, project_summary.LONG)
+    else:
+        text = brief.brief(task, knowledge=knowledge_files.as_text(project, 40), first=first)
+        if len(text) > _LONGEST_BRIEF:
+            id = project_summary.format_id(task["id"])
+            text = f"{text[:_LONGEST_BRIEF]}…\n(cut here; nx_task_list has all of task {id})"
+        text = f"{text}\n\n{limits}"
+    return HostAnswer(context="\n\n".join(filter(None, [text, docs])))
 
 
 def _with_tracker(project: str, act: Callable[[str], T]) -> T:
@@ -73,10 +88,7 @@ def _with_tracker(project: str, act: Callable[[str], T]) -> T:
 
 
 def _find_task(who: HostCaller, project: str, known: str, taken: Collection[str]) -> Task | None:
-    """Return the task that an agent was started for: its own task, or otherwise the only candidate.
-
-    A resumed agent can have a task in progress, and others from before.
-    """
+    """Return the task that an agent was started for: its own task, or otherwise the only candidate."""
     state = ProjectState(project)
     found = _own_task(state.tasks, who.id, known)
     if found is not None and found["status"] != "completed":
@@ -89,10 +101,7 @@ def _find_task(who: HostCaller, project: str, known: str, taken: Collection[str]
 
 def _own_task(tasks: Sequence[Task], agent: str, known: str) -> Task | None:
     """Return the task of an agent's instance: the task with the instance's id as `owner_agent_id`, or otherwise the
-    task for which the instance was started.
-
-    A task in progress takes precedence over an open task, and an open task over a completed one.
-    """
+    task for which the instance was started. A task in progress takes precedence, then an open task."""
 
     def rank(task: Task) -> tuple[int, bool, bool]:
         return _TURN[task["status"]], task.get("owner_agent_id") != agent, not has_key(task, known)
@@ -101,30 +110,14 @@ def _own_task(tasks: Sequence[Task], agent: str, known: str) -> Task | None:
     return min(own, key=rank, default=None)
 
 
-def _spawn_words(
-    project: str, who: HostCaller, task: Task | None, entries: Sequence[tracker.Entry], kit: Kit
+def _advise_resumed(
+    project: str,
+    who: HostCaller,
+    task: Task | None,
+    prior: tracker.Entry,
+    entries: Sequence[tracker.Entry],
+    kit: Kit,
 ) -> str:
-    prior = next((entry for entry in entries if entry.get("agent_id") == who.id), None)
-    is_resumed = prior is not None and prior.get("status") == "completed"
-    first = _resume_words(project, who, task, entries, kit) if is_resumed else ""
-    words = gate.capabilities_of(who.agent, kit)
-    limits = f"You are held to {', '.join(words)}. " if words else ""
-    limits += "Planning, deciding and starting agents are Lead's: report to Lead what else is to be done."
-    if task is None:
-        lines = [*filter(None, [first, limits]), *project_summary.knowledge_lines(project, most=40)]
-        return project_summary.fit(lines, project_summary.LONG)
-    text = brief.brief(task, knowledge=knowledge_files.as_text(project, 40), first=first)
-    if len(text) > _LONGEST_BRIEF:
-        id = project_summary.format_id(task["id"])
-        text = f"{text[:_LONGEST_BRIEF]}…\n(cut here; nx_task_list has all of task {id})"
-    return f"{text}\n\n{limits}"
-
-
-def _resume_words(
-    project: str, who: HostCaller, task: Task | None, entries: Sequence[tracker.Entry], kit: Kit
-) -> str:
-    """Return what a resumed agent must know: which files to read again, or that a new session was needed."""
-    prior = next(entry for entry in entries if entry.get("agent_id") == who.id)
     rules = kit.agents.get(who.agent)
     ended, tree = prior.get("stopped_at", ""), filenames.ProjectFiles(os.path.realpath(project))
     known = frozenset(prior.get("files_touched", ()))
@@ -163,7 +156,12 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
         return HostAnswer()
     entries = _with_tracker(project, tracker.entries)
     is_over = any(entry.get("agent_id") == who.id and entry.get("status") == "completed" for entry in entries)
-    report = "" if is_over else _complete_task(project, who.id, _find_status(event.last_message), kit)
+    status = ""  # the first word after the last `STATUS:` at the start of a line
+    for line in event.last_message.splitlines():
+        name, _, word = line.strip(" \t>*_`#-").partition(":")
+        if name.rstrip("*_` ").upper() == "STATUS":
+            status = word.strip(" \t*_`").partition(" ")[0].rstrip("*_`.,;:").lower()
+    report = "" if is_over else _complete_task(project, who.id, status, kit)
     tracker.record_end(
         project,
         agent_id=who.id,
@@ -174,16 +172,6 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
     )
     tool_log.forget_touched(project, who.id)
     return HostAnswer(context=report, notice=report)
-
-
-def _find_status(report: str) -> str:
-    """Return the first word after the last `STATUS:` at the start of a line, or an empty string if no line has one."""
-    found = ""
-    for line in report.splitlines():
-        name, _, word = line.strip(" \t>*_`#-").partition(":")
-        if name.rstrip("*_` ").upper() == "STATUS":
-            found = word.strip(" \t*_`").partition(" ")[0].rstrip("*_`.,;:").lower()
-    return found
 
 
 def _complete_task(project: str, agent: str, status: str, kit: Kit) -> str:

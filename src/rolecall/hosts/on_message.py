@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rolecall.hosts import handed_over, project_summary, sessions, skill, tool_log
@@ -41,7 +40,17 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> HostAn
         activation = activations[-1] if activations else tags.slash(event.text, kit.skills, kit.tags)
 
     message = state_file.digest((event.id or event.text).encode(errors="replace"))
-    acted = _act(project, event, actions, kit, now, message, is_repeat=before.handled == message)
+    acted: list[str] = []
+    if actions and before.handled == message:
+        acted = inline_tags.report_repeated(actions)
+    elif actions:
+        aimed: list[float] = []
+        pending = project_summary.ProjectState(project).pending_issues()
+        if pending and any(action.handler == "nx_plan_decide" for action in actions):
+            ids = [issue["id"] for issue in pending[: len(actions)]]
+            aimed = sessions.aim(project, event.session, now, message, ids, process=kit.process)
+        acted = inline_tags.carry_out(project, actions, kit, aimed)
+
     state = project_summary.ProjectState(project)
     summary = project_summary.summarize(project, kit, state)
     after = before._replace(
@@ -80,26 +89,3 @@ def _skill_words(project: str, activation: Activation, before: HostSession, kit:
     )
     text = f"\n\nWhat the user said with it: {activation.text[:2_000]}" if activation.text else ""
     return f"{head}{skill.body_of(project, activation.skill, kit, beside=head + text + beside)}{text}"
-
-
-def _act(
-    project: str,
-    event: UserMessage,
-    actions: Sequence[InlineAction],
-    kit: Kit,
-    now: str,
-    message: str,
-    *,
-    is_repeat: bool,
-) -> list[str]:
-    """Carry out a message's actions, but only once, and return a report on each."""
-    if not actions:
-        return []
-    if is_repeat:
-        return inline_tags.report_repeated(actions)
-    aimed: list[float] = []
-    pending = project_summary.ProjectState(project).pending_issues()
-    if pending and any(action.handler == "nx_plan_decide" for action in actions):
-        ids = [issue["id"] for issue in pending[: len(actions)]]
-        aimed = sessions.aim(project, event.session, now, message, ids, process=kit.process)
-    return inline_tags.carry_out(project, actions, kit, aimed)

@@ -28,9 +28,7 @@ def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Host
     """Create the folders, forget the agents of sessions that no longer exist, and report unfinished work."""
     state_file.ignore_state(project)
     began = sessions.begin(project, event.session, now, kit.process)
-    legacy = project_paths.state(
-        project, "agent-tracker.json"
-    )  # where harnesses before 0.7 kept their agents
+    legacy = project_paths.state(project, "agent-tracker.json")  # the place until version 0.7 of the contract
     if os.path.isfile(legacy) and not os.path.islink(legacy):
         os.unlink(legacy)
     tool_log.forget_others(project, sessions.tasks_of_agents)
@@ -94,15 +92,11 @@ def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> HostAnsw
     if not os.path.isdir(project_paths.state(project)):
         return HostAnswer()
     state = ProjectState(project)
+    left = _plan_words(state) + (_task_words(state) if state.unfinished or state.tasks_problem else [])
     warning = ""
-    if left := [
-        *_plan_words(state),
-        *(_task_words(state) if state.unfinished or state.tasks_problem else []),
-    ]:
-        warning = (
-            f"Unfinished: {' and '.join(left)}. It stays for the next session; `rolecall task close` archives plan"
-            " and tasks."
-        )
+    if left:
+        closing = "It stays for the next session; `rolecall task close` archives plan and tasks."
+        warning = f"Unfinished: {' and '.join(left)}. {closing}"
     if event.is_over:
         sessions.end(project, event.session, now)
         tool_log.forget_others(project, sessions.tasks_of_agents)

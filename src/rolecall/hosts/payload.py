@@ -1,5 +1,5 @@
 """Readers for a host's payload: fields that can be missing or have another type, paths, and the names of our own
-tools."""
+tools. `tool_shape`, for tools in no host's table, is imported only when a host's module uses it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from rolecall.errors import UsageError
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    from rolecall.hosts import tool_shape as tool_shape
     from rolecall.hosts.event import Event
     from rolecall.store.canonical import JsonObject
+else:
+    tool_shape = Module("rolecall.hosts.tool_shape")
 
 Payload: TypeAlias = "JsonObject"
 Reader: TypeAlias = "Callable[[Payload], Event | None]"
@@ -21,10 +25,11 @@ Reader: TypeAlias = "Callable[[Payload], Event | None]"
 _OUR_TOOL = re.compile(r"(?:mcp__)?rolecall(?:-[\w-]+?)?_{1,2}\w+")
 
 
-def reader(events: Mapping[str, Reader], name: str, host: str) -> Reader:
+def read_event(events: Mapping[str, Reader], host: str, name: str, payload: Payload) -> Event | None:
+    """Convert a host's event to ours; return None if the event does not concern us."""
     if name not in events:
         raise UsageError(f"{host} has no event {name!r}", hint=f"Known events: {', '.join(events)}.")
-    return events[name]
+    return events[name](payload)
 
 
 def text(payload: Payload, key: str) -> str:

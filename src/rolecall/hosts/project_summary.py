@@ -86,8 +86,7 @@ def summarize(project: str, kit: Kit, now: ProjectState) -> str:
     """Return the plan, tasks and knowledge in a few lines, to accompany a message, or an empty string if the project
     has none of these."""
     lines = [*filter(None, [kit.problem]), *_plan_lines(now), *_task_lines(now), *_unverified_lines(now, kit)]
-    known = knowledge_files.format_counts(knowledge_files.counts(project))
-    if known:
+    if known := knowledge_files.format_counts(knowledge_files.counts(project)):
         lines.append(f"Knowledge in .nexus/: {known}.")
     return fit(["Where the project stands:", *lines], SHORT) if lines else ""
 
@@ -99,20 +98,13 @@ def describe(project: str, session: HostSession, kit: Kit, budget: int = LONG) -
     lines = []
     if session.skill:
         lines.append(f"Active skill: {session.skill}{f', mode {session.mode}' if session.mode else ''}.")
-    lines += [
-        *_plan_lines(now),
-        *_task_lines(now),
-        *_agent_lines(project, session, kit),
-        *_unverified_lines(now, kit),
-    ]
+    lines += [*_plan_lines(now), *_task_lines(now), *_agent_lines(project, session, kit)]
+    lines += _unverified_lines(now, kit)
     ready = now.ready_ids
-    for state, tasks in (
-        ("in progress", [task for task in now.tasks if task["status"] == "in_progress"]),
-        ("ready", [task for task in now.tasks if task["id"] in ready]),
-    ):
-        for task in tasks:
-            owner = f", {task['owner']}" if task.get("owner") else ""
-            lines.append(f"- task {task['id']} ({state}{owner}) {_shorten(task['title'])}")
+    begun = [("in progress", task) for task in now.tasks if task["status"] == "in_progress"]
+    for state, task in [*begun, *(("ready", task) for task in now.tasks if task["id"] in ready)]:
+        owner = f", {task['owner']}" if task.get("owner") else ""
+        lines.append(f"- task {task['id']} ({state}{owner}) {_shorten(task['title'])}")
     lines += knowledge_lines(project, most=30)
     for issue in now.plan.get("issues", ()):
         decision = f": {_shorten(issue['decision'], _LONGEST_DECISION)}" if issue.get("decision") else ""
@@ -139,11 +131,10 @@ def _task_lines(now: ProjectState) -> list[str]:
     if not now.has_tasks:
         return []
     goal = f" {_shorten(now.goal)!r}" if now.goal else ""
-    counts = (
-        f"{now.summary['completed']} of {now.summary['total']} completed, {now.summary['pending']} pending"
-    )
-    working = f", {now.summary['blocked']} in progress" if now.summary["blocked"] else ""
-    return [f"Tasks{goal}: {counts}{working}. Ready: {_join_ids(now.summary['ready'])}."]
+    count = now.summary
+    counts = f"{count['completed']} of {count['total']} completed, {count['pending']} pending"
+    working = f", {count['blocked']} in progress" if count["blocked"] else ""
+    return [f"Tasks{goal}: {counts}{working}. Ready: {_join_ids(count['ready'])}."]
 
 
 def _unverified_lines(now: ProjectState, kit: Kit) -> list[str]:

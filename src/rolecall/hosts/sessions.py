@@ -85,11 +85,8 @@ def is_alive(session: HostSession, now: str) -> bool:
 
 
 def milliseconds(at: str) -> int:
-    """Return a time in the format of `project_paths.now` as milliseconds since 1970.
-
-    The time is computed by hand, because every hook of a known session needs it, and importing `datetime` would take
-    longer.
-    """
+    """Return a time in the format of `project_paths.now` as milliseconds since 1970. It is computed by hand, because
+    every hook of a known session needs it, and importing `datetime` would take longer."""
     if len(at) != len("2026-01-31T09:30:00.000Z") or not at.endswith("Z"):
         raise ValueError(f"{at!r} is not a time of ours")
     spans = ((0, 4), (5, 7), (8, 10), (11, 13), (14, 16), (17, 19), (20, 23))
@@ -139,11 +136,9 @@ def has_key(task: Task, key: str) -> bool:
 
 
 def _read(project: str) -> Sessions:
-    """Read the sessions without the lock. An unreadable file is ignored; the next writer replaces and reports the
-    file."""
     try:
         return load(project)
-    except state_file.DamagedFile:
+    except state_file.DamagedFile:  # the next writer replaces and reports the file
         return {}
 
 
@@ -214,11 +209,8 @@ def change(
 def aim(
     project: str, session: str, now: str, message: str, issues: Sequence[float], *, process: Process | None
 ) -> list[float]:
-    """Return the issues that were pending when a message first arrived.
-
-    The message's decisions apply to these issues, so that a second hook for the same message does not decide the next
-    issue.
-    """
+    """Return the issues that were pending when a message first arrived. Its decisions apply to these issues, so that a
+    second hook for the same message does not decide the next issue."""
     mine = " ".join([message, *map(str, issues)])
 
     def edit(found: HostSession) -> HostSession:
@@ -258,8 +250,6 @@ def _write(project: str, found: Sessions) -> None:
         state_file.remove(path)
         return
     state_file.make_folder(os.path.dirname(path))
-    records = {
-        name: {key: value for key, value in session._asdict().items() if value}
-        for name, session in found.items()
-    }
+    fields = {name: session._asdict().items() for name, session in found.items()}
+    records = {name: {key: value for key, value in pairs if value} for name, pairs in fields.items()}
     state_file.replace(project, path, f"{json.dumps(records)}\n".encode(), must_last=False)

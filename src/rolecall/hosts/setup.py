@@ -52,12 +52,8 @@ class HostSetup(NamedTuple):
         """Return the command that starts the MCP server. With a catalogue agent, the server enforces the agent's
         limits."""
         # The host has the skills as files, so Lead's server need not offer them again.
-        return (
-            *self.command,
-            "mcp",
-            *self._options(),
-            *(("--as", agent) if agent else ("--without", "skills")),
-        )
+        about = ("--as", agent) if agent else ("--without", "skills")
+        return (*self.command, "mcp", *self._options(), *about)
 
     def hook_command(self, host: str, event: str) -> tuple[str, ...]:
         return (*self.command, "hook", host, event, *self._options())

@@ -40,9 +40,7 @@ def read_command(command: str, cwd: str) -> Seen:
 
 def patched_files(text: str) -> list[str]:
     """Return the files that a patch for `apply_patch` names, as in `*** Update File: PATH`."""
-    return re.findall(
-        r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to):[ \t]*(\S[^\r\n]*)", text, re.MULTILINE
-    )
+    return re.findall(r"(?m)^\*\*\* (?:(?:Add|Update|Delete) File|Move to):[ \t]*(\S[^\r\n]*)", text)
 
 
 # -- words --
@@ -161,9 +159,8 @@ class _Shell:
         elif name in _OURS:
             self.calls.append(tuple(rest))
         elif name.startswith("python") or name in _RUNNERS:
-            self.calls += [
-                tuple(rest[at:]) for at, word in enumerate(rest[:50], 1) if _NAMES_OURS.search(word)
-            ]
+            ours = (at for at, word in enumerate(rest[:50], 1) if _NAMES_OURS.search(word))
+            self.calls += [tuple(rest[at:]) for at in ours]
         elif name in _WRITERS:
             self.write(_find_written(name, rest))
         if name in _SHOWING and self.cwd is not None and not any(word.startswith("-i") for word in rest):
@@ -200,7 +197,6 @@ _IN_PLACE = re.compile(r"-[nplawsrzuE0-9]*i\S*|--in-place\S*")
 
 
 def _find_written(name: str, words: Sequence[str]) -> Sequence[str]:
-    """Return the files that one of these programs writes."""
     valued = re.compile(f"-[A-Za-z0-9]*[{_WRITERS[name]}]") if _WRITERS[name] else None
     operands: list[str] = []
     has_value = is_value = False

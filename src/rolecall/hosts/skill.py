@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.project_summary import ProjectState
@@ -52,28 +51,23 @@ def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
 
     if size(body) + size(beside) <= most:
         return body
-    places = [
-        os.path.expanduser(os.path.join(project, place.replace("{}", skill))) for place in kit.skill_files
-    ]
+    files = (os.path.expanduser(place.replace("{}", skill)) for place in kit.skill_files)
+    places = [os.path.join(project, file) for file in files]
     file = next(filter(os.path.isfile, places), places[-1] if places else f"skills/{skill}/body.md")
     docs = kit.docs.get(skill, "")
     room = most - size(beside + docs) - size(continuation("x" * 80))
-    end, title = _last_break(body, room, size)
-    return "\n\n".join(filter(None, [body[:end].rstrip(), continuation(title), docs]))
 
-
-def _last_break(text: str, room: int, size: Callable[[str], int]) -> tuple[int, str]:
-    """Return the start and title of the first section that does not fit, or in a text without sections, the start of
-    the first paragraph that does not fit."""
-    section, paragraph, at, used, is_code = (0, ""), 0, 0, 0, False
-    for line in text.splitlines(keepends=True):
+    # Cut before the last section that begins within the room, or in a text without sections, before a paragraph.
+    section, title, paragraph, at, used, is_code = 0, "where this ends", 0, 0, 0, False
+    for line in body.splitlines(keepends=True):
         is_code ^= line.lstrip().startswith("```")
-        if not is_code and line.startswith("#"):
-            section = (at, f'"{line.strip().lstrip("# ")[:80]}"')
+        if not is_code and line.startswith("#") and at:
+            section, title = at, f'"{line.strip().lstrip("# ")[:80]}"'
         elif not is_code and not line.strip():
             paragraph = at
         used += size(line)
         if used > room:
             break
         at += len(line)
-    return section if section[0] else (paragraph or at, "where this ends")
+    end = section or paragraph or at
+    return "\n\n".join(filter(None, [body[:end].rstrip(), continuation(title), docs]))

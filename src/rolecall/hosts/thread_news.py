@@ -14,7 +14,7 @@ from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads import views
 from rolecall.threads.report import shorten
-from rolecall.threads.state import Status, ThreadRef, read_thread
+from rolecall.threads.state import Status, read_thread
 
 _LONGEST = 400
 _PAUSE = 0.5
@@ -61,7 +61,7 @@ def wait(project: str, text: str) -> str:
 
 
 def _describe(store: Store, thread: str) -> str:
-    """Return a text about the outcome of a thread, or an empty string while the thread is running."""
+    """Return a text about the outcome of a thread; empty while the thread is running."""
     ref = read_thread(store, thread)
     if ref is None:
         return f"Thread {thread}, which was handed over, no longer exists."
@@ -71,13 +71,8 @@ def _describe(store: Store, thread: str) -> str:
     about = f"Thread {thread} ({ref.state.name}: {shorten(ref.state.title, 80)}), which was handed over, "
     reason = f": {shorten(ref.state.reason, _LONGEST)}" if ref.state.reason else ""
     words = f"{about}{'waits for a person' if status == Status.WAITING else f'is {status.value}'}{reason}."
-    to_do = _TO_DO.get(status, "thread_read shows what its roles did")
-    return "\n".join([words, *_answer(store, ref), f"({to_do}.)"])
-
-
-def _answer(store: Store, ref: ThreadRef) -> list[str]:
-    found = views.result(store, ref) if ref.state.has_ended else None
-    if found is None:
-        return []
-    status = f": {found['status']}" if found["status"] else ""
-    return [f"{found['role']}{status}", *filter(None, [shorten(found["text"], _LONGEST)])]
+    lines = [words]
+    if ref.state.has_ended and (found := views.result(store, ref)):
+        lines.append(": ".join(filter(None, [found["role"], found["status"]])))
+        lines += filter(None, [shorten(found["text"], _LONGEST)])
+    return "\n".join([*lines, f"({_TO_DO.get(status, 'thread_read shows what its roles did')}.)"])

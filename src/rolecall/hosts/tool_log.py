@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
-from rolecall.errors import StorageError
 from rolecall.nexus import project_paths, state_file
 
 if TYPE_CHECKING:
@@ -60,32 +59,25 @@ def _append(project: str, name: str, line: bytes) -> int:
         finally:
             os.close(file)
     except OSError as exc:
-        raise StorageError(
-            f"{path}: {exc.strerror}", hint="Check the disk and the permissions, then try again."
-        ) from exc
+        raise state_file.storage_error(exc, path) from exc
 
 
 # -- files touched --
 
 
-def _touched_path(project: str, agent: str) -> str:
-    """Return the path of an agent's file. The name is a hash, because the host's id can contain any characters."""
-    return project_paths.of_harness(project, os.path.join(TOUCHED, _file_name(agent)))
-
-
-def _file_name(agent: str) -> str:
-    return state_file.digest(agent.encode(errors="surrogatepass"))
+def _file_of(agent: str) -> str:
+    # The name is a hash, because the host's id can contain any characters.
+    return os.path.join(TOUCHED, state_file.digest(agent.encode(errors="surrogatepass")))
 
 
 def touch(project: str, agent: str, paths: Iterable[str]) -> None:
-    lines = b"".join(_line({"path": path}) for path in paths)
-    if lines:
-        _append(project, os.path.join(TOUCHED, _file_name(agent)), lines)
+    if lines := b"".join(_line({"path": path}) for path in paths):
+        _append(project, _file_of(agent), lines)
 
 
 def read_touched(project: str, agent: str) -> list[str]:
     """Return the files that an agent has touched since its start or its last end. An incomplete line is skipped."""
-    data = state_file.read(_touched_path(project, agent)) or b""
+    data = state_file.read(project_paths.of_harness(project, _file_of(agent))) or b""
     found: dict[str, None] = {}
     for line in data.split(b"\n"):
         try:
@@ -97,22 +89,20 @@ def read_touched(project: str, agent: str) -> list[str]:
 
 def forget_touched(project: str, agent: str) -> None:
     """Remove an agent's file of touched files, once the list of agents contains them."""
-    state_file.remove(_touched_path(project, agent))
+    state_file.remove(project_paths.of_harness(project, _file_of(agent)))
 
 
 def forget_others(project: str, agents: Callable[[str], Collection[str]]) -> None:
-    """Remove the files of agents that no session knows any longer.
-
-    `agents` is called only after the folder is listed, because an agent is recorded before it touches anything.
-    """
+    """Remove the files of agents that no session knows any longer. `agents` is called only after the folder is listed,
+    because an agent is recorded before it touches anything."""
     try:
-        found = os.listdir(project_paths.of_harness(project, TOUCHED))
+        found = {
+            os.path.join(TOUCHED, name) for name in os.listdir(project_paths.of_harness(project, TOUCHED))
+        }
     except OSError:
         return
-    known = {_file_name(agent) for agent in agents(project)} if found else set()
-    for name in found:
-        if name not in known:
-            state_file.remove(project_paths.of_harness(project, os.path.join(TOUCHED, name)))
+    for name in found.difference(map(_file_of, agents(project))) if found else ():
+        state_file.remove(project_paths.of_harness(project, name))
 
 
 # -- errors --

@@ -5,19 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from functools import partial
 
 from rolecall.hosts import hook_json
 from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall, PostToolUse, UserMessage
 from rolecall.hosts.hook_json import TextLimit, session_of
 from rolecall.hosts.names import Output
-from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
-from rolecall.store.lazy import Module
-
-if TYPE_CHECKING:
-    from rolecall.hosts import tool_shape
-else:
-    tool_shape = Module("rolecall.hosts.tool_shape")  # only unknown tools need it
+from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, read_event, text, tool_shape
 
 HAS_SKILL_COMMANDS = True
 """Whether the host shows the model a skill's body when a user types `/nx-plan`; it does, because skills are installed
@@ -54,14 +48,7 @@ _HARMLESS = frozenset((
 """The host's tools that edit nothing, regardless of their input."""
 
 
-def event(name: str, payload: Payload) -> Event | None:
-    """Convert the host's event to ours; return None if the event does not concern us."""
-    return reader({**EVENTS, **hook_json.NOT_INSTALLED}, name, "Claude Code")(payload)
-
-
 def _who(payload: Payload) -> HostCaller:
-    """Return who acts. The host names the agent in an agent's events and tool calls; without an agent type, the main
-    conversation acts."""
     kind = text(payload, "agent_type")
     return HostCaller(kind, text(payload, "agent_id")) if kind else LEAD
 
@@ -99,6 +86,7 @@ EVENTS: Mapping[str, Reader] = {
         session_of(payload), _who(payload), tool_call(payload), text(payload, "error") or "it failed"
     ),
 }
+event = partial(read_event, {**EVENTS, **hook_json.NOT_INSTALLED}, "Claude Code")
 
 
 def output(name: str, answer: HostAnswer) -> Output:

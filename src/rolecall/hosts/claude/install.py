@@ -24,7 +24,7 @@ from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, read_
 from rolecall.hosts.names import THREAD_END
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, server_words
-from rolecall.nexus.catalog import Catalog, CatalogAgent, Skill
+from rolecall.nexus.catalog import Catalog, Skill
 from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
 
@@ -37,13 +37,17 @@ _TIMEOUT = 10
 _LONGEST_RUN = 7 * 86_400
 """The number of seconds for which a background hook waits for the end of a thread."""
 _HANDS_OVER = f"mcp__{SERVER}__(workflow_run|thread_run)"
-_ALLOWED = tuple(
-    f"mcp__{SERVER}__{name}"
-    for name in (
-        *("nx_*", "memory_add", "memory_list", "memory_read", "rule_add", "rule_list", "rule_read"),
-        "knowledge_query",
-    )
+_READS = (
+    "nx_*",
+    "memory_add",
+    "memory_list",
+    "memory_read",
+    "rule_add",
+    "rule_list",
+    "rule_read",
+    "knowledge_query",
 )
+_ALLOWED = tuple(f"mcp__{SERVER}__{name}" for name in _READS)
 """The tools that need no permission, because they only read, or write only to `.nexus/`. Tools that delete or start
 agents need permission."""
 _AGENT_RULE = re.compile(f"mcp__{SERVER}-(?!.*__).*")
@@ -59,7 +63,7 @@ def pieces(setup: HostSetup) -> list[Piece]:
             _server_path(setup),
             ("mcpServers", SERVER),
             _server(setup.server_command()),
-            lambda value: bool(server_words(value)),
+            is_ours=lambda value: bool(server_words(value)),
         ),
         Items(
             _settings_path(setup),
@@ -73,10 +77,27 @@ def pieces(setup: HostSetup) -> list[Piece]:
         enabled = ("enabledMcpjsonServers",)
         found.append(Items(_settings_path(setup), enabled, (SERVER,), lambda item: item == SERVER))
     for agent in setup.catalog.agents.values():
-        found.append(OwnFile(path(setup, "agents", f"{agent.id}.md"), _agent_file(agent, setup)))
+        server = f"{SERVER}-{agent.id}"
+        head = {
+            "name": agent.id,
+            "description": host_file.summary(agent),
+            **setup.model(PROGRAM, agent),
+            "disallowedTools": ", ".join(
+                sorted({*capabilities.denied_tools(DENIES, agent.capabilities), *_FOR_LEAD})
+            ),
+            "mcpServers": [{server: _server(setup.server_command(agent.id))}],
+        }
+        names = f"The tools called `nx_…` here are those of the MCP server `{server}`: `mcp__{server}__nx_…`."
+        text = host_file.with_head(head, f"{agent.body.strip()}\n\n{names}")
+        found.append(OwnFile(path(setup, "agents", f"{agent.id}.md"), text))
     for skill in setup.catalog.skills.values():
         found.append(OwnFile(path(setup, "skills", skill.id, "SKILL.md"), skill_file(skill, setup.catalog)))
     return found
+
+
+def skill_file(skill: Skill, catalog: Catalog) -> str:
+    manual: dict[str, Any] = {"disable-model-invocation": True} if skill.manual_only else {}
+    return host_file.skill_file(skill, catalog, WORDING, **manual)
 
 
 def next_steps(setup: HostSetup) -> list[str]:
@@ -123,26 +144,6 @@ def _hooks(setup: HostSetup) -> Iterator[Items]:
             fields = {"asyncRewake": True, "timeout": _LONGEST_RUN}
             more = [{"matcher": _HANDS_OVER, "hooks": [{"type": "command", "command": wait, **fields}]}]
         yield command_hook.hook(_settings_path(setup), PROGRAM, event, line, *more, timeout=_TIMEOUT)
-
-
-def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
-    own = capabilities.denied_tools(DENIES, agent.capabilities)
-    server = f"{SERVER}-{agent.id}"
-    head = {
-        "name": agent.id,
-        "description": host_file.summary(agent),
-        **setup.model(PROGRAM, agent),
-        "disallowedTools": ", ".join(sorted({*own, *_FOR_LEAD})),
-        "mcpServers": [{server: _server(setup.server_command(agent.id))}],
-    }
-    names = f"The tools called `nx_…` here are those of the MCP server `{server}`: `mcp__{server}__nx_…`."
-    return host_file.with_head(head, f"{agent.body.strip()}\n\n{names}")
-
-
-def skill_file(skill: Skill, catalog: Catalog) -> str:
-    manual = {"disable-model-invocation": True} if skill.manual_only else {}
-    head = {"name": skill.id, "description": skill.description, **manual}
-    return host_file.with_head(head, host_file.skill_body(skill, catalog, WORDING))
 
 
 # -- for doctor --

@@ -9,20 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from functools import partial
 
 from rolecall.hosts import hook_json
-from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall, UserMessage
+from rolecall.hosts.event import LEAD, Event, HostCaller, HostToolCall, UserMessage
 from rolecall.hosts.hook_json import TextLimit, session_of
-from rolecall.hosts.names import Output
-from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
+from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, read_event, text, tool_shape
 from rolecall.settings.capabilities import FILES
-from rolecall.store.lazy import Module
-
-if TYPE_CHECKING:
-    from rolecall.hosts import tool_shape
-else:
-    tool_shape = Module("rolecall.hosts.tool_shape")  # only tools that are not in the tables need it
 
 CONTEXT_TOKENS = 8_000
 """The number of tokens in a hook's text that we configure Codex to accept; Codex's default limit is 2,500."""
@@ -48,14 +41,7 @@ _HARMLESS = frozenset((
 """The host's tools that edit nothing, regardless of their input."""
 
 
-def event(name: str, payload: Payload) -> Event | None:
-    """Convert the host's event to ours; return None if the event does not concern us."""
-    return reader({**EVENTS, **hook_json.NOT_INSTALLED}, name, "Codex")(payload)
-
-
 def _who(payload: Payload) -> HostCaller:
-    """Return who acts. The host names the agent in an agent's events and tool calls; without an agent id, the main
-    conversation acts."""
     id = text(payload, "agent_id")
     return HostCaller(text(payload, "agent_type") or _ANY_AGENT, id) if id else LEAD
 
@@ -88,7 +74,5 @@ def tool_call(payload: Payload) -> HostToolCall:
 
 
 EVENTS: Mapping[str, Reader] = hook_json.events(_who, _message, tool_call)
-
-
-def output(name: str, answer: HostAnswer) -> Output:
-    return hook_json.output(name, answer, LIMIT)
+event = partial(read_event, {**EVENTS, **hook_json.NOT_INSTALLED}, "Codex")
+output = partial(hook_json.output, limit=LIMIT)

@@ -23,7 +23,6 @@ from rolecall.hosts.command_hook import is_refusal as is_refusal
 from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, read_value
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, server_words
-from rolecall.nexus.catalog import CatalogAgent
 from rolecall.settings import capabilities
 
 TITLE = "Codex"
@@ -65,10 +64,17 @@ def pieces(setup: HostSetup) -> list[Piece]:
         *_hooks(setup),
     ]
     for agent in setup.catalog.agents.values():
-        found.append(OwnFile(path(setup, "agents", f"{agent.id}.toml"), _agent_file(agent, setup)))
+        texts = {"name": agent.id, "description": host_file.summary(agent), **setup.model(PROGRAM, agent)}
+        settings = {key: tomlkit.item(value).as_string() for key, value in texts.items()}
+        body = f"{agent.body.strip()}\n\n{host_file.TOOL_NAMES}\n"
+        settings["developer_instructions"] = tomlkit.string(body, multiline=True).as_string()
+        # Codex has settings for some restrictions only; the gates in the hooks enforce all of them.
+        for name in capabilities.denied_classes(agent.capabilities):
+            settings |= DENIES.get(name, {})
+        text = "".join(f"{key} = {value}\n" for key, value in settings.items())
+        found.append(OwnFile(path(setup, "agents", f"{agent.id}.toml"), text))
     for skill in setup.catalog.skills.values():
-        head = {"name": skill.id, "description": skill.description}
-        text = host_file.with_head(head, host_file.skill_body(skill, setup.catalog, WORDING))
+        text = host_file.skill_file(skill, setup.catalog, WORDING)
         found.append(OwnFile(path(setup, "skills", skill.id, "SKILL.md"), text))
         if skill.manual_only:
             found.append(OwnFile(path(setup, "skills", skill.id, "agents", "openai.yaml"), _MANUAL))
@@ -93,18 +99,6 @@ def _hooks(setup: HostSetup) -> Iterator[Items]:
         if event in _WITH_CONTEXT:
             fields["additionalContextLimit"] = CONTEXT_TOKENS
         yield command_hook.hook(path(setup, "hooks.json"), PROGRAM, event, line, **fields)
-
-
-def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
-    """Return an agent's file. It contains the Codex settings that deny what the agent's capabilities deny, as far as
-    Codex has such settings. The gates in the hooks enforce all restrictions."""
-    texts = {"name": agent.id, "description": host_file.summary(agent), **setup.model(PROGRAM, agent)}
-    settings = {key: tomlkit.item(value).as_string() for key, value in texts.items()}
-    body = f"{agent.body.strip()}\n\n{host_file.TOOL_NAMES}\n"
-    settings["developer_instructions"] = tomlkit.string(body, multiline=True).as_string()
-    for name in capabilities.denied_classes(agent.capabilities):
-        settings |= DENIES.get(name, {})
-    return "".join(f"{key} = {value}\n" for key, value in settings.items())
 
 
 # -- for doctor --
@@ -149,21 +143,16 @@ def obstacles(setup: HostSetup) -> list[Obstacle]:
 
 
 def _is_trusted(hook: Items, config: str) -> bool:
-    """Return whether Codex has recorded trust in our hook: a hash, stored under the hook's file and position.
-
-    If a hook has changed since then, Codex itself reports the change.
-    """
+    """Return whether Codex has recorded trust in our hook: a hash, stored under the hook's file and position. If a hook
+    has changed since then, Codex itself reports the change."""
     there = read_value(hook.path, hook.keys)
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", hook.keys[-1]).lower()
     for place, item in enumerate(there if isinstance(there, list) else ()):
         if hook.is_ours(item):
             key = f"{os.path.realpath(hook.path)}:{name}:{place}:0"
             state = read_value(config, ("hooks", "state", key))
-            if (
-                not isinstance(state, Mapping)
-                or not state.get("trusted_hash")
-                or state.get("enabled") is False
-            ):
+            is_enabled = isinstance(state, Mapping) and state.get("enabled") is not False
+            if not is_enabled or not state.get("trusted_hash"):
                 return False
     return True
 

@@ -11,19 +11,23 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from functools import partial
 
 from rolecall.hosts import event as ours
 from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall
 from rolecall.hosts.names import Output
-from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, session, text
+from rolecall.hosts.payload import (
+    Payload,
+    Reader,
+    fields,
+    is_our_tool,
+    paths,
+    read_event,
+    session,
+    text,
+    tool_shape,
+)
 from rolecall.settings.capabilities import FILES
-from rolecall.store.lazy import Module
-
-if TYPE_CHECKING:
-    from rolecall.hosts import tool_shape
-else:
-    tool_shape = Module("rolecall.hosts.tool_shape")  # only tools that are not in the tables need it
 
 HAS_SKILL_COMMANDS = True
 """Whether the host shows the model a skill's body when a user types `/nx-plan`; it does, because skills are commands in
@@ -44,13 +48,7 @@ _HARMLESS = frozenset((
 """The host's tools that edit nothing, regardless of their input."""
 
 
-def event(name: str, payload: Payload) -> Event | None:
-    """Convert the plugin's event to ours; return None if the event does not concern us."""
-    return reader(EVENTS, name, "OpenCode's plugin")(payload)
-
-
-def _session(payload: Payload) -> str:
-    return session(payload, "session")
+_session = partial(session, key="session")
 
 
 def _who(payload: Payload) -> HostCaller:
@@ -95,6 +93,7 @@ EVENTS: Mapping[str, Reader] = {
     "session.deleted": lambda payload: ours.SessionEnd(_session(payload)),
     "dispose": lambda payload: ours.SessionEnd(_session(payload)),
 }
+event = partial(read_event, EVENTS, "OpenCode's plugin")
 
 
 def tool_call(payload: Payload) -> HostToolCall:

@@ -20,7 +20,6 @@ from rolecall.hosts.opencode.events import EVENTS
 from rolecall.hosts.opencode.words import WORDING
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, is_ours
-from rolecall.nexus.catalog import CatalogAgent
 from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
 
@@ -42,37 +41,31 @@ def pieces(setup: HostSetup) -> list[Piece]:
     plugin = plugin.replace('"@HOOKS@"', json.dumps(hooks))
     found: list[Piece] = [OwnFile(path(setup, "plugins", "rolecall.js"), plugin)]
     for agent in setup.catalog.agents.values():
-        found.append(OwnFile(path(setup, "agents", f"{agent.id}.md"), _agent_file(agent, setup)))
+        classes = capabilities.denied_classes(agent.capabilities)
+        own = capabilities.denied_tools(DENIES, agent.capabilities)
+        ours = {tool for tool, done in gate.CHANGES.items() if set(done).intersection(classes)}
+        denied = ["task", *sorted(own), *(f"{SERVER}_{tool}" for tool in sorted(ours.union(gate.FOR_LEAD)))]
+        head = {
+            "name": agent.id,
+            "description": host_file.summary(agent),
+            "mode": "subagent",
+            **setup.model(PROGRAM, agent),
+            "permission": dict.fromkeys(denied, "deny"),
+        }
+        names = f"{host_file.TOOL_NAMES} OpenCode calls them `{SERVER}_nx_…`."
+        text = host_file.with_head(head, f"{agent.body.strip()}\n\n{names}")
+        found.append(OwnFile(path(setup, "agents", f"{agent.id}.md"), text))
     for skill in setup.catalog.skills.values():
-        head = {"name": skill.id, "description": skill.description}
-        body = host_file.skill_body(skill, setup.catalog, WORDING)
+        place, ending = path(setup, "skills", skill.id, "SKILL.md"), ""
         if skill.manual_only:  # such a skill is only a command, so that the model cannot activate it
-            place, body = path(setup, "commands", f"{skill.id}.md"), f"{body}\n$ARGUMENTS"
-        else:
-            place = path(setup, "skills", skill.id, "SKILL.md")
-        found.append(OwnFile(place, host_file.with_head(head, body)))
+            place, ending = path(setup, "commands", f"{skill.id}.md"), "$ARGUMENTS"
+        found.append(OwnFile(place, host_file.skill_file(skill, setup.catalog, WORDING, ending=ending)))
     return found
 
 
 def next_steps(setup: HostSetup) -> list[str]:
     steps = ["Restart OpenCode where it is open: it reads plugins, agents and skills when it starts."]
     return [*steps, host_file.ONLY_PROJECTS] if setup.scope == "user" else steps
-
-
-def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
-    classes = capabilities.denied_classes(agent.capabilities)
-    own = capabilities.denied_tools(DENIES, agent.capabilities)
-    ours = {tool for tool, done in gate.CHANGES.items() if set(done).intersection(classes)}
-    denied = ["task", *sorted(own), *(f"{SERVER}_{tool}" for tool in sorted(ours.union(gate.FOR_LEAD)))]
-    head = {
-        "name": agent.id,
-        "description": host_file.summary(agent),
-        "mode": "subagent",
-        **setup.model(PROGRAM, agent),
-        "permission": dict.fromkeys(denied, "deny"),
-    }
-    names = f"{host_file.TOOL_NAMES} OpenCode calls them `{SERVER}_nx_…`."
-    return host_file.with_head(head, f"{agent.body.strip()}\n\n{names}")
 
 
 # -- for doctor --

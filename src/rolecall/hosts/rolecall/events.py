@@ -19,17 +19,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 
 from rolecall.errors import UsageError
 from rolecall.hosts import event as ours
-from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall
+from rolecall.hosts.event import LEAD, HostAnswer, HostCaller, HostToolCall
 from rolecall.hosts.names import Output
-from rolecall.hosts.payload import Payload, Reader, reader
+from rolecall.hosts.payload import Payload, Reader, read_event
 from rolecall.hosts.tool_shape import guess
-
-
-def event(name: str, payload: Payload) -> Event | None:
-    return reader(EVENTS, name, "Rolecall")(payload)
 
 
 def output(name: str, answer: HostAnswer) -> Output:  # noqa: ARG001 -- all events have the same answer format
@@ -51,8 +48,7 @@ def _flag(payload: Payload, key: str) -> bool:
     return value
 
 
-def _session(payload: Payload) -> str:
-    return _text(payload, "session", is_needed=True)
+_session = partial(_text, key="session", is_needed=True)
 
 
 def _who(payload: Payload) -> HostCaller:
@@ -63,9 +59,8 @@ def _who(payload: Payload) -> HostCaller:
 def _tool_call(payload: Payload) -> HostToolCall:
     arguments = payload.get("input", {})
     if not isinstance(arguments, dict):
-        raise UsageError(
-            "the event's 'input' is not an object", hint="Give the tool's arguments as an object."
-        )
+        hint = "Give the tool's arguments as an object."
+        raise UsageError("the event's 'input' is not an object", hint=hint)
     cwd = _text(payload, "cwd") or os.getcwd()
     starts, skill, words = (_text(payload, key) for key in ("starts", "skill", "words"))
     call = guess(_text(payload, "tool", is_needed=True), arguments, cwd)
@@ -90,3 +85,4 @@ EVENTS: Mapping[str, Reader] = {
     "session_end": lambda payload: ours.SessionEnd(_session(payload), _flag(payload, "is_over")),
     "context_compact": lambda payload: ours.ContextCompact(_session(payload)),
 }
+event = partial(read_event, EVENTS, "Rolecall")
