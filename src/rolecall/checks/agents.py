@@ -100,9 +100,8 @@ def _find_unplayable(
 
 
 def _cannot_exist(settings: Settings, agent: str) -> bool:
-    """Return whether no configuration could define this agent. A name without a colon might be an alias on another
-    machine."""
     name, colon, argument = agent.partition(":")
+    # A name without a colon might be an alias on another machine.
     if not colon or name == "human" or agent in (settings.get("agents") or {}):
         return False
     if name not in agents.ADAPTERS or not argument.strip():

@@ -29,8 +29,7 @@ class AgentChoice(NamedTuple):
 
 
 def find_programs(env: Mapping[str, str], folder: Path) -> dict[str, AgentFinding]:
-    """Check, for each agent that is a program, whether it is installed and signed in. The most capable agent comes
-    first."""
+    """Check whether each agent's program is installed and signed in, the most capable agent first."""
     casts = [cast for cast in known_agents() if program_of(cast.agent)]
     findings = asyncio.run(examine(casts, DoctorPlace(env, folder), has_flags=False))
     return {cast.name: finding for cast, finding in zip(casts, findings, strict=True)}
@@ -58,10 +57,9 @@ def open_roles(workflow: StoredWorkflow, settings: Settings) -> list[str]:
 def choose(
     workflow: StoredWorkflow, roles: Sequence[str], ready: Sequence[Cast], *, default: str = ""
 ) -> dict[str, AgentChoice]:
-    """Choose an agent for each of `roles`. It is the first agent that is ready or, for a role that judges the work of
+    """Choose an agent for each role that one can play: the first that is ready or, for a role that judges the work of
     others, a second one, because two models seldom make the same mistake. A role that judges such a judge gets the
-    first agent again. `default` is the adapter of the roles that get no agent here. A role that no agent can play is
-    left out."""
+    first agent again. `default` is the adapter of the roles that get no agent here."""
     first = {edge.role for edge in workflow.graph.get(START, ())}
     chosen: dict[str, AgentChoice] = {}
     is_second = False

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,11 +19,11 @@ from rolecall.hosts import hook_context, lifecycle
 from rolecall.hosts.rolecall import events as host
 from rolecall.nexus import conformance, fixture, project_paths
 from rolecall.nexus.conformance import ConformanceReport, Tell
+from rolecall.nexus.server_child import ROLECALL
 from rolecall.settings import config
 from rolecall.settings.form import did_you_mean
 from rolecall.store.canonical import JsonObject
 
-_COMMAND = "from rolecall.__main__ import command; raise SystemExit(command())"
 _PATIENCE = 60
 _SESSION = "fixture"
 _HOOKS = ("hooks", "hook-command")
@@ -43,31 +42,24 @@ OVER = {
 def run(
     folder: str, *, over: str = "all", only: Sequence[str] = (), done: Callable[[int], object]
 ) -> ConformanceReport:
-    """Run the fixtures in a folder or file, or only those whose test_id is in `only`. `over` is a key of `OVER`. `done`
-    is called with the number of cases that have been run."""
-    fixtures = fixture.load(folder)
-    if only:
-        fixtures = _choose(fixtures, only)
-    has_events = any(case.kind == "lifecycle" for case in fixtures.cases)
-    has_calls = any(case.kind != "lifecycle" for case in fixtures.cases)
+    """Run the fixtures in a folder or file, or those in `only`. `done` is called with the number of cases run."""
+    cases, mistakes, passed_over = fixture.load(folder)
+    known_ids = {*(case.test_id for case in cases), *(mistake.test_id for mistake in mistakes)}
+    for test_id in only:
+        if test_id not in known_ids:
+            hint = did_you_mean(test_id, [case.test_id for case in cases], what="Cases")
+            raise NotFound(f"unknown case {test_id!r}", hint=hint)
+    if only:  # a mistake without a test_id is kept, because it might belong to any of them
+        cases = [case for case in cases if case.test_id in only]
+        mistakes = [mistake for mistake in mistakes if mistake.test_id in (*only, "")]
+    has_events = any(case.kind == "lifecycle" for case in cases)
+    has_calls = any(case.kind != "lifecycle" for case in cases)
     known = [*(conformance.DOORS if has_calls else ()), *(_HOOKS if has_events else ())]
     doors = tuple(door for door in OVER[over] if over != "all" or door in known)
     environ = config.environment()
     tells = {"hooks": in_process(), "hook-command": by_command(environ)} if has_events else {}
-    results = conformance.run(fixtures.cases, doors, environ=environ, tells=tells, done=done)
-    return ConformanceReport(doors, results, fixtures.mistakes, fixtures.passed_over)
-
-
-def _choose(fixtures: fixture.Fixtures, only: Sequence[str]) -> fixture.Fixtures:
-    """Select the named cases. An error without a test_id is kept, because it might belong to any of them."""
-    cases = [case for case in fixtures.cases if case.test_id in only]
-    mistakes = [mistake for mistake in fixtures.mistakes if mistake.test_id in (*only, "")]
-    known = {*(case.test_id for case in cases), *(mistake.test_id for mistake in mistakes)}
-    for test_id in only:
-        if test_id not in known:
-            others = did_you_mean(test_id, [case.test_id for case in fixtures.cases], what="Cases")
-            raise NotFound(f"unknown case {test_id!r}", hint=others)
-    return fixtures._replace(cases=cases, mistakes=mistakes)
+    results = conformance.run(cases, doors, environ=environ, tells=tells, done=done)
+    return ConformanceReport(doors, results, mistakes, passed_over)
 
 
 def in_process() -> Tell:
@@ -99,7 +91,7 @@ def by_command(environ: Mapping[str, str]) -> Tell:
         reply: Any = {}
         for name, payload in _events(project, type, params):
             done = subprocess.run(  # noqa: S603 -- runs this program itself
-                [sys.executable, "-P", "-c", _COMMAND, "hook", "rolecall", name, *options],
+                [*ROLECALL, "hook", "rolecall", name, *options],
                 input=json.dumps(payload).encode(),
                 capture_output=True,
                 env={**clean, "ROLECALL_HOME": home},

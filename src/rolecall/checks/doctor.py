@@ -146,9 +146,8 @@ async def diagnose(
         check_extract([need.entry.extract for need in needs], settings, place.env),
         check_collector(settings, place.env),
     )
-    return Diagnosis(
-        (*checks, git, *endpoints, *traces), tuple(needs), dict(zip(casts, findings, strict=True))
-    )
+    found = dict(zip(casts, findings, strict=True))
+    return Diagnosis((*checks, git, *endpoints, *traces), tuple(needs), found)
 
 
 # -- what workflows need --
@@ -212,8 +211,7 @@ def label_of(cast: Cast) -> str:
 
 
 async def examine(casts: Iterable[Cast], place: DoctorPlace, *, has_flags: bool = True) -> list[AgentFinding]:
-    """Check the agents, a few at a time. With `has_flags`, also compare their flags with those that the adapters
-    use."""
+    """Check the agents, a few at a time, and with `has_flags` also the flags that the adapters use."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def examine_one(cast: Cast) -> AgentFinding:
@@ -265,7 +263,7 @@ async def _examine(cast: Cast, place: DoctorPlace, *, has_flags: bool) -> AgentF
 
 
 async def _run(argv: Sequence[str], place: DoctorPlace) -> process.Exit:
-    """Run a program that only prints something, in a temporary folder, without input and with limits."""
+    """Run a program that only prints something, in a temporary folder."""
     with TemporaryDirectory(prefix="rolecall-") as folder:
         return await process.run(
             argv,
@@ -322,7 +320,7 @@ def _find_sign_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
 
 
 async def _check_git(place: DoctorPlace, *, is_needed: bool) -> Check:
-    """Check git. If a role works in a worktree, also check that there is a repository with something to check out."""
+    """Check git and, if a role works in a worktree, that there is a repository with a commit."""
     path, is_there = find_program("git", env=place.env, folder=place.folder)
     if path is None or not is_there:
         text = "git was not found: work folders of the kind `worktree` need it"

@@ -16,7 +16,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from itertools import chain
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import NamedTuple
 
@@ -40,22 +39,17 @@ _BEFORE_TOOLS = ("PreToolUse", "tool.execute.before")
 
 
 def check_hosts(setups: Sequence[HostSetup], *, blocks_edits: bool) -> list[Check]:
-    """Check every host in which something of ours is installed, in each scope.
-
-    `blocks_edits` says whether hooks should refuse an edit that is not covered by a task.
-    """
+    """Check every host in which something of ours is installed, in each scope. `blocks_edits` says whether hooks should
+    refuse an edit that is not covered by a task."""
     found: list[Check] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         present = {host: [one for one in setups if is_present(wiring_of(host, one))] for host in HOSTS}
         # Some hosts take seconds to print their version, so ask all of them at once while the other checks run.
-        programs = {
-            host: pool.submit(_check_program, host, scopes[0].env)
-            for host, scopes in present.items()
-            if scopes
-        }
+        some = {host: scopes for host, scopes in present.items() if scopes}
+        programs = {host: pool.submit(_check_program, host, scopes[0].env) for host, scopes in some.items()}
         for host, program in programs.items():
-            checks = [_Scope(host, setup).check(pool, blocks_edits=blocks_edits) for setup in present[host]]
-            tried = list(chain.from_iterable(checks))
+            scopes = [_Scope(host, setup) for setup in present[host]]
+            tried = [check for scope in scopes for check in scope.check(pool, blocks_edits=blocks_edits)]
             found += [program.result(), *tried]
             if len({one.scope for one in present[host]}) > 1:
                 text = (
@@ -118,14 +112,12 @@ class _Scope(NamedTuple):
                 file.write("ref: refs/heads/main\n")
 
             # Start all servers at once, as hosts do.
-            words_of = commands.servers.values()
-            answers = list(
-                pool.map(lambda words: self._why_not(words) or self._try_server(words, folder), words_of)
-            )
-            servers = dict(zip(commands.servers, answers, strict=True))
-            yield from self._report(
-                "server", {name: text for name, text in servers.items() if isinstance(text, str)}
-            )
+            def try_server(words: tuple[str, ...]) -> int | str:
+                return self._why_not(words) or self._try_server(words, folder)
+
+            answers = list(pool.map(try_server, commands.servers.values()))
+            servers = zip(commands.servers, answers, strict=True)
+            yield from self._report("server", {name: text for name, text in servers if isinstance(text, str)})
             if counts := [answer for answer in answers if isinstance(answer, int)]:
                 answering = _count(len(counts), "server answers", "servers answer")
                 yield Check(self.name, "ok", f"{answering}, with up to {max(counts)} tools")
@@ -134,12 +126,9 @@ class _Scope(NamedTuple):
             slowest, troubles = 0.0, dict[str, str]()
             for event, words in commands.hooks.items():
                 start = time.perf_counter()
-                trouble = self._why_not(words) or self._try_hook(
-                    event, words, folder, blocks_edits=blocks_edits
-                )
+                trouble = self._why_not(words) or self._try_hook(event, words, folder, blocks_edits)
                 slowest = max(slowest, time.perf_counter() - start)
-                if trouble:
-                    troubles[event] = trouble
+                troubles |= {event: trouble} if trouble else {}
             yield from self._report("hook", troubles)
             if good := len(commands.hooks) - len(troubles):
                 answering = _count(good, "hook answers", "hooks answer")
@@ -185,8 +174,7 @@ class _Scope(NamedTuple):
             return f"had tools that are Lead's: {', '.join(forbidden)}"
         return len(tools)
 
-    def _try_hook(self, event: str, words: Sequence[str], folder: str, *, blocks_edits: bool) -> str:
-        """Describe the problem with a hook, or return an empty string if the hook works."""
+    def _try_hook(self, event: str, words: Sequence[str], folder: str, blocks_edits: bool) -> str:
         module = host_module(self.host)
         # If an agent runs doctor, Claude Code might have set this variable to the real project.
         env = {**self.setup.env, "CLAUDE_PROJECT_DIR": folder}
@@ -204,7 +192,6 @@ class _Scope(NamedTuple):
         return ""
 
     def _why_not(self, words: Sequence[str]) -> str:
-        """Return why a command must not be run, or an empty string if running it is safe."""
         own, project = self.setup.command, self.setup.project
         if not words:
             return "went missing"
@@ -216,10 +203,8 @@ class _Scope(NamedTuple):
         path, root = os.path.join(project, words[0]), os.path.realpath(project)
         for place in (os.path.normpath(path), os.path.realpath(path)):
             if os.path.commonpath([root, place]) == root:
-                return (
-                    f"could not be tried: {words[0]} is inside the project and does not belong to the Rolecall "
-                    "installation that is running"
-                )
+                whose = "does not belong to the Rolecall installation that is running"
+                return f"could not be tried: {words[0]} is inside the project and {whose}"
         return ""
 
     def _report(self, kind: str, troubles: Mapping[str, str]) -> Iterator[Check]:
@@ -231,7 +216,6 @@ class _Scope(NamedTuple):
 
 
 def _find_fault(path: str) -> str:
-    """Return why a host cannot load an agent or skill file that somebody changed, or an empty string if it can."""
     text = read_text(path) or ""
     try:
         if path.endswith(".toml"):

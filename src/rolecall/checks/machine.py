@@ -38,8 +38,7 @@ class Check(NamedTuple):
 
 
 def check_home(open_store: Callable[[str], Store], *, url: str | None = None) -> list[Check]:
-    """Check Python, the home folder and its contents. `open_store` opens a store (at `url`, or the configured one)
-    without creating it."""
+    """Check Python, the home folder and its contents. `open_store` opens a store without creating it."""
     checks = [Check("python", "ok", f"{sys.version.split()[0]} ({sys.executable})")]
 
     home = nearest = config.home()
@@ -103,21 +102,15 @@ def check_sandbox(layers: Layers, env: Mapping[str, str]) -> Check:
         how = " by bubblewrap" if layers.namespaces == "bubblewrap" else ""
         pids = ", process ids" if layers.has_pids else ""
         has.append(f"namespaces{how} for mounts{pids} and the network")
-    missing = (
-        []
-        if layers.landlock
-        else ["the kernel has no Landlock, so `read` and `no_shell_exec` are not enforced"]
-    )
-    fix = ""
+    missing, fix = [], ""
+    if not layers.landlock:
+        missing.append("the kernel has no Landlock, so `read` and `no_shell_exec` are not enforced")
     if not layers.namespaces:
+        why, fix = "", "Install bubblewrap, or allow user namespaces where this container is started."
         found = [(path, change) for path, (value, change) in _NO_NAMESPACES.items() if _read(path) == value]
-        why = f" ({found[0][0].removeprefix('/proc/sys/').replace('/', '.')})" if found else ""
+        if found:
+            why, fix = f" ({found[0][0].removeprefix('/proc/sys/').replace('/', '.')})", found[0][1]
         missing.append(f"no user namespaces{why}, so `network` is not enforced")
-        fix = (
-            found[0][1]
-            if found
-            else "Install bubblewrap, or allow user namespaces where this container is started."
-        )
     text = ", ".join(has) or f"nothing can be enforced: {weak}"
     return Check("sandbox", "warning" if missing else "ok", "; ".join([text, *missing]), fix)
 
@@ -137,11 +130,9 @@ async def check_extract(
     *,
     project: Settings | None = None,
 ) -> list[Check]:
-    """Check the configured endpoint and the endpoints that roles name in their overrides, each once.
-
-    `project` is the `extract` section of rolecall.yaml. An endpoint whose address comes from a file of the project is
-    asked without its key, so that checking somebody's project sends no secret anywhere.
-    """
+    """Check the configured endpoint and the endpoints that roles name in their overrides, each once. `project` is
+    the `extract` section of rolecall.yaml. An endpoint whose address comes from a file of the project is asked without
+    its key, so that checking somebody's project sends no secret anywhere."""
     own = (settings.get("extract") or {}).get("baseUrl")
     if project is not None:
         settings = {**settings, "extract": project}
@@ -199,8 +190,7 @@ async def check_endpoint(
 
 
 async def check_collector(settings: Settings, env: Mapping[str, str]) -> list[Check]:
-    """Check that the configured collector of traces takes a request without spans. Return an empty list if no collector
-    is configured."""
+    """Check that the configured collector of traces, if any, takes a request without spans."""
     try:
         found = collector(settings, env)
         if found is None:

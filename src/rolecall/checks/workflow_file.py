@@ -69,8 +69,7 @@ async def _play_in_file(_: ThreadContext) -> JsonObject:
 
 
 def check_apart(path: str, *, folder: str) -> registry.Checked:
-    """Check one file as `check` does, for callers that only look at the file. The playbook in the result knows which
-    roles are played by code, but does not contain the code."""
+    """Check one file as `check` does. The playbook knows which roles code plays, but not the code."""
     checking = check([path], folder=folder, env=config.environment(), severity="warning")
     try:
         asyncio.get_running_loop()
@@ -110,27 +109,31 @@ async def check(
         policy = confine(narrow, folder, environment=env, private=(), layers=lambda: layers)
 
     async def check_batch(batch: list[str]) -> list[FileReport]:
+        sources = []
+        for path in batch:
+            source = path
+            if keep and path.endswith(".py"):
+                with suppress(RolecallError, OSError):  # the child meets the same problem and reports it
+                    registry.check_trust(path)
+                    source = versions.keep(path, keep)
+            sources.append((path, source))
+        # Inside the sandbox, the child could not determine the layers itself.
+        order = {"sources": sources, "folder": folder, "severity": severity, "layers": layers}
         async with gate:
             ended = await process.run(
                 # With -P, a file in the project cannot shadow an imported module.
                 [sys.executable, "-P", "-m", "rolecall.checks.workflow_file"],
                 cwd=Path(folder),
                 env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
-                prompt=json.dumps(
-                    {
-                        "sources": _keep_copies(batch, keep),
-                        "folder": folder,
-                        "severity": severity,
-                        "layers": layers,  # inside the sandbox, the child could not determine them itself
-                    }
-                ),
+                prompt=json.dumps(order),
                 timeout=patience,
                 max_output=_MAX_ANSWER,
                 sandbox=policy,
             )
         try:
             if ended.ending != "timeout":
-                return [_read_report(*pair) for pair in zip(batch, json.loads(ended.stdout), strict=True)]
+                answers = json.loads(ended.stdout)
+                return [_read_report(path, answer) for path, answer in zip(batch, answers, strict=True)]
             why = f"loading it took longer than {patience:g} s"
         except ValueError:
             last = ended.stderr.strip().rpartition("\n")[2][:300]
@@ -145,33 +148,17 @@ async def check(
     return [reports[path] for path in paths]
 
 
-def _keep_copies(paths: Sequence[str], keep: str) -> list[tuple[str, str]]:
-    """Return each path with the path of the file to load. For a Python workflow that may be loaded, this is a copy in
-    `keep`."""
-    found = []
-    for path in paths:
-        source = path
-        if keep and path.endswith(".py"):
-            with suppress(RolecallError, OSError):  # the child meets the same problem and reports it
-                registry.check_trust(path)
-                source = versions.keep(path, keep)
-        found.append((path, source))
-    return found
-
-
 def _read_report(path: str, answer: JsonObject) -> FileReport:
+    def read_problem(fields: JsonObject) -> Problem:
+        hint = fields["hint"]
+        if isinstance(hint, dict):
+            hint = Hint(hint["advice"], hint["code"], before=hint["before"], **hint["arguments"])
+        return Problem(**{**fields, "hint": hint})
+
     stored = answer["stored"]
     workflow = from_payload(stored["payload"], stored["schemas"]) if stored else None
-    problems, agents = (tuple(map(_read_problem, answer[key])) for key in ("problems", "agents"))
+    problems, agents = (tuple(map(read_problem, answer[key])) for key in ("problems", "agents"))
     return FileReport(path, workflow, problems, agents, tuple(answer["coded"]))
-
-
-def _read_problem(fields: JsonObject) -> Problem:
-    problem = Problem(**fields)
-    if isinstance(hint := fields["hint"], dict):
-        worded = Hint(hint["advice"], hint["code"], before=hint["before"], **hint["arguments"])
-        return problem._replace(hint=worded)
-    return problem
 
 
 # -- the child --
@@ -183,10 +170,8 @@ def main() -> None:
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     layers = sandbox.Layers(*order["layers"])
-    reports = [
-        _check_file(path, source, order["folder"], order["severity"], layers)
-        for path, source in order["sources"]
-    ]
+    folder, severity = order["folder"], order["severity"]
+    reports = [_check_file(path, source, folder, severity, layers) for path, source in order["sources"]]
     answer.write(json.dumps(reports))
     answer.flush()
     os._exit(0)  # exit even if the file has started threads
@@ -205,11 +190,9 @@ def _check_file(
         try:  # a stored workflow takes precedence over one from the gallery
             with open_store(create=False) as store:
                 found = registry.find(store, name, folder=folder)
-                return (
-                    registry.read_file(found.path)
-                    if found.path
-                    else registry.load_node(store, str(found.node))
-                )
+                if found.path:
+                    return registry.read_file(found.path)
+                return registry.load_node(store, str(found.node))
         except NotFound:
             if path is None:
                 raise
@@ -223,18 +206,15 @@ def _check_file(
         checked = registry.check_file(source)
         problems = [problem._replace(file=problem.file.replace(source, path)) for problem in checked.problems]
         if (book := checked.playbook) is not None:
-            settings, env = config.load(), config.environment()
-            agents = list(
-                agent_check.problems(
-                    book,
-                    path,
-                    settings=settings,
-                    env=env,
-                    find=find,
-                    marks=checked.marks,
-                    severity=severity,
-                    layers=lambda: layers,
-                )
+            agents += agent_check.problems(
+                book,
+                path,
+                settings=config.load(),
+                env=config.environment(),
+                find=find,
+                marks=checked.marks,
+                severity=severity,
+                layers=lambda: layers,
             )
             payload = registry.stored_form(book).payload
             ids, roles = schema_ids_of(payload), book.workflow.roles

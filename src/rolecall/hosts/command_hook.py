@@ -14,8 +14,7 @@ from rolecall.store.canonical import JsonObject
 
 
 def hook(path: str, host: str, event: str, line: str, *more: JsonObject, **fields: Any) -> Items:
-    """Return the hook entry for one event, followed by `more` entries; `fields` are additional host settings for the
-    first."""
+    """Return the hook entry for one event, with the settings in `fields`, followed by `more` entries."""
 
     def has_ours(item: Any) -> bool:
         is_some = any(is_ours(words, "hook", host) for words in _commands(item))
@@ -26,8 +25,7 @@ def hook(path: str, host: str, event: str, line: str, *more: JsonObject, **field
 
 
 def read_commands(hooks: Iterable[Items]) -> dict[str, tuple[str, ...]]:
-    """Return the commands of our installed hooks, by event, as they currently are in the file. The command is empty for
-    an event without a hook of ours."""
+    """Return our hooks' commands by event, as they are in the file now; a missing command is empty."""
     found = {}
     for hook in hooks:
         there = read_value(hook.path, hook.keys)
@@ -53,8 +51,7 @@ def _commands(item: Any) -> list[tuple[str, ...]]:
 
 
 def sample(event: str, folder: str, tool: Payload) -> Payload:
-    """Return a sample of the payload that the host sends for an event in a project; `tool` is a call of one of the
-    host's editing tools."""
+    """Return a sample of the host's payload for an event; `tool` is a call of one of its editing tools."""
     id = "rolecall-doctor"
     agent = {"agent_id": id, "agent_type": "tester"}
     call = {**tool, "tool_use_id": id}

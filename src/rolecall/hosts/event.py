@@ -83,8 +83,7 @@ class PostToolUse(NamedTuple):
 class SessionEnd(NamedTuple):
     session: str
     is_over: bool = True
-    """Whether the session is over. At the end of a turn, in hosts that report one, it is not: unfinished work is
-    reported, but nothing is removed."""
+    """Whether the session is over. At the end of a turn, it is not: nothing is removed."""
 
 
 class ContextCompact(NamedTuple):

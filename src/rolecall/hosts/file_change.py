@@ -35,9 +35,6 @@ class FileChange(NamedTuple):
         return self.before != self.after
 
 
-# -- reading --
-
-
 def read(path: str) -> bytes | None:
     """Return a file's bytes, or None if the file does not exist."""
     try:
@@ -60,11 +57,8 @@ def read_text(path: str) -> str | None:
 
 
 def check_target(path: str, root: str) -> None:
-    """Raise an error for a path that a link leads out of `root`, or that cannot be written.
-
-    A repository could come from anybody, with any links. A permission error discovered later would leave an
-    installation incomplete.
-    """
+    """Raise an error for a path that a link leads out of `root` (a repository could come from anybody), or that cannot
+    be written, which would leave an installation incomplete."""
     file = folder = os.path.realpath(path)
     if root and not file.startswith(os.path.join(os.path.realpath(root), "")):
         raise UsageError(
@@ -75,9 +69,6 @@ def check_target(path: str, root: str) -> None:
         folder = os.path.dirname(folder)
     if not os.access(folder, os.W_OK | os.X_OK) or (os.path.exists(file) and not os.access(file, os.W_OK)):
         raise StorageError(f"{path} is write-protected", hint="Make it writable, then try again.")
-
-
-# -- showing --
 
 
 def difference(changes: Iterable[FileChange]) -> str:
@@ -98,14 +89,9 @@ def _lines(data: bytes | None) -> list[str]:
     return [*(f"{line}\n" for line in lines), *ending]
 
 
-# -- writing --
-
-
 def make(changes: Iterable[FileChange], *, roots: Sequence[str], is_private: bool = False) -> None:
-    """Make the changes. Folders that a removal leaves empty are removed, except `roots` and the folders above them.
-
-    In a private place, a new file is readable only by its owner. A link stays a link: its target is written.
-    """
+    """Make the changes. Folders that a removal leaves empty are removed, except `roots` and the folders above. Where
+    `is_private`, only the owner can read a new file. A link stays a link: its target is written."""
     for change in changes:
         if not change.is_change:
             continue

@@ -55,8 +55,7 @@ _PLAN_FIRST = (
 
 
 def pre_tool_use(project: str, event: PreToolUse, kit: Kit, _now: str) -> HostAnswer:
-    """Decide whether a tool is allowed to run: return an answer that blocks the call, an answer that warns, or an empty
-    one."""
+    """Return an answer that blocks the call, one that warns, or an empty one."""
     call = event.call
     if not concerns(call):
         return HostAnswer()
@@ -92,11 +91,8 @@ def concerns(call: HostToolCall) -> bool:
     return bool(call.writes or call.classes or call.starts or call.command or _our_tool(call.tool))
 
 
-# -- resolving paths --
-
 Places = tuple[str, ...]
-"""For one written path: the path with all links resolved, and the path with only its folder's links resolved, because a
-write can replace a link itself."""
+"""A written path with all links resolved, and with only its folder's: a write can replace a link itself."""
 
 
 class _Project(NamedTuple):
@@ -129,14 +125,11 @@ def _is_below(folder: str, path: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-# -- capabilities --
-
-
 def _refuse_by_capability(
     who: HostCaller, call: HostToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
 ) -> str:
     is_agent = not kit.run and who != LEAD
-    if not is_agent and not kit.run and not kit.restrictions:
+    if not is_agent and not kit.restrictions:
         return ""
     words = (*kit.restrictions, *(capabilities_of(who.agent, kit) if is_agent else ()))
     name = f"the agent {who.agent or who.id}" if is_agent else "this role"
@@ -158,10 +151,8 @@ def _refuse_by_capability(
             return f"{tool} is denied to {name} by {word}. Report to Lead instead."
     is_edit = bool(edited) or (not call.writes and not set(FILES).isdisjoint(call.classes))
     if is_edit and (word := _denier(words, FILES)):
-        what = folder.shorten(edited[0]) if edited else "a file"
-        return (
-            f"Changing {what} is denied to {name} by {word}. Report to Lead what should be changed, and how."
-        )
+        what, advice = folder.shorten(edited[0]) if edited else "a file", "what should be changed, and how"
+        return f"Changing {what} is denied to {name} by {word}. Report to Lead {advice}."
     others = [one for one in call.classes if one not in FILES and one != "shell_file_write"]
     word = _denier(words, others)
     return f"{call.tool} is denied to {name} by {word}." if word else ""
@@ -188,8 +179,7 @@ def _is_given(words: Sequence[str], option: str) -> bool:
 
 
 def _our_tool(tool: str) -> str:
-    """Return the name of one of our tools that change something, or an empty string. A name with `nx_` counts under any
-    server."""
+    """Return the name of our tool that changes something, if any. A name with `nx_` counts under any server."""
     name = _server_tool(tool)
     if not name and "nx_" in tool:
         at = tool.index("nx_")
@@ -198,8 +188,7 @@ def _our_tool(tool: str) -> str:
 
 
 def _server_tool(tool: str) -> str:
-    """Return the name that a tool has in our server, or an empty string for a tool of another server. Each agent can
-    have its own instance of our server."""
+    """Return the tool's name in our server, or an empty string. Agents can have a server of their own."""
     server, _, name = tool.removeprefix("mcp__").partition("__" if tool.startswith("mcp__") else "_")
     if name and (server.startswith("rolecall-") or (server == "rolecall" and tool.startswith("mcp__"))):
         return name

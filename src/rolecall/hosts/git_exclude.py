@@ -13,8 +13,7 @@ from rolecall.hosts.file_change import FileChange
 
 
 def find(project: str) -> str | None:
-    """Return the repository's exclude file, even in a linked worktree, or None if the project has no git repository or
-    git is missing."""
+    """Return the repository's exclude file, even in a linked worktree, or None without git."""
     if shutil.which("git") is None:
         return None
     answer = git.ask(project, "rev-parse", "--git-path", "info/exclude")

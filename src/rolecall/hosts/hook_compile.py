@@ -27,8 +27,7 @@ def list_sources() -> list[str]:
 
 
 def compile_configured(host: str) -> JsonObject:
-    """Compile the configured catalogue and rules. If they cannot be read, compile our own, because a failing hook would
-    let everything through."""
+    """Compile the configured catalogue and rules, or our own if they cannot be read: a failing hook blocks nothing."""
     configuration: settings.Settings = {}
     try:
         configuration = config.load()
@@ -83,8 +82,7 @@ def _compile(host: str, found: Catalog, configuration: settings.Settings) -> Jso
 
 
 def _list_files(folder: str, ending: str = "") -> list[str]:
-    """Return the folders and files in a folder, at any depth. Folders are included, because their stamps change when a
-    file is added or removed."""
+    """Return everything in a folder, at any depth. A folder's stamp shows that a file was added or removed."""
     found: list[str] = []
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")

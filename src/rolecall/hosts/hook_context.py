@@ -62,8 +62,7 @@ class Kit(NamedTuple):
     has_skill_commands: bool = False
     """Whether the host itself gives the model a skill's body when a user types `/skill`."""
     run: str = ""
-    """The engine's run in which the hook was called, if any. In a run, the caller plays a role of a thread, and the
-    session is not ours."""
+    """The engine's run in which the hook was called, if any; the caller then plays a role of a thread."""
     restrictions: tuple[str, ...] = ()
     """The restrictions of the role that the host plays, inside a run or not."""
     harness: str = HARNESS
@@ -71,19 +70,16 @@ class Kit(NamedTuple):
     process: Process | None = None
     """The host's process; None if it is unknown."""
     limit: tuple[int, str] | None = None
-    """The number of bytes in a hook's text that the host shows the model, and the encoding in which they are counted;
-    None for no limit."""
+    """The number of bytes that the host shows the model, and how they are encoded; None for no limit."""
     skill_files: tuple[str, ...] = ()
     """The paths of a skill's file, with `{}` for the skill's id. Those of the host are relative to the project's
     folder; the last one is in the catalogue."""
     problem: str = ""
-    """Why our own catalogue and rules apply in place of the configured ones; empty if the configuration could be
-    read."""
+    """Why our own catalogue and rules apply in place of the configured ones; empty if they do not."""
     secrets: config.SecretPlaces | None = None
     """The positions of the secrets in the configuration, for the mask."""
     mask: Callable[[], Mask] = lambda: masks.Mask(())
-    """A function that returns a mask for the secrets in text that is written. Creating a mask is expensive, so it is
-    created only when something is written."""
+    """Returns a mask for text that is written; it is expensive, and created only when needed."""
     thresholds: Callable[[], Thresholds] | None = None
     """A function that returns the configured thresholds for comparing memory notes; None for the default thresholds."""
 

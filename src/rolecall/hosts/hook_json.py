@@ -27,10 +27,7 @@ session_of = partial(session, key="session_id")
 def events(
     who: Callable[[Payload], HostCaller], message: Reader, tool_call: Callable[[Payload], HostToolCall]
 ) -> dict[str, Reader]:
-    """Return the readers of the events that Claude Code and Codex both have.
-
-    The two hosts differ in how they report who acts, what counts as a user's message, and what tools do.
-    """
+    """Return the readers of the events of Claude Code and Codex, which differ only in these three functions."""
 
     def start(payload: Payload) -> Event:
         source = text(payload, "source")
@@ -64,8 +61,7 @@ def events(
 NOT_INSTALLED: Mapping[str, Reader] = {
     "PostCompact": lambda payload: ours.ContextCompact(session_of(payload))
 }
-"""Events that we understand but do not install: after a compaction, SessionStart fires as well, and the model sees the
-answer to SessionStart."""
+"""Events that we do not install: after a compaction, the model sees only the answer to SessionStart."""
 
 
 class TextLimit(NamedTuple):

@@ -1,5 +1,4 @@
-"""Agents and skills in the format of hosts' files (YAML frontmatter, then the body), and the places where hosts keep
-them."""
+"""Agents and skills as hosts' files (YAML frontmatter, then the body), and where hosts keep them."""
 
 from __future__ import annotations
 

@@ -35,8 +35,7 @@ else:
     rule = Module("rolecall.nexus.rule")  # slow to import, and only rules need it
 
 _ISSUE = re.compile(r"(?:issue\s+#?|#)(\d+)\b[\s:.),-]*|(\d+)\s*(?:[:.)]|\s-)\s+", re.IGNORECASE)
-"""The number of an issue at the start of a decision: `#2 …`, `issue 2 …`, `2: …`. The text `3 replicas` begins with a
-number but names no issue."""
+"""The number of an issue at the start: `#2 …`, `issue 2 …`, `2: …`. In `3 replicas`, no issue is named."""
 _NAMED = re.compile(r"([a-z0-9][a-z0-9-]*-[a-z0-9-]+)(?:\.md)?:\s+(?=\S)")
 """A note's name before its text, as in `retry-limits: the text`."""
 _MOST_COMPARED = 200
@@ -49,8 +48,7 @@ _TOOLS = {"memory_store": "memory_add", "memory_gc": "memory_gc", "rule_store": 
 def carry_out(
     project: str, actions: Iterable[InlineAction], kit: Kit, aimed: Iterable[float] = ()
 ) -> list[str]:
-    """Carry out the actions, and return a report on each for the model. `aimed` contains the issues, in order, for
-    decisions that name no issue."""
+    """Carry out the actions, and report on each. Decisions that name no issue take those in `aimed`, in order."""
     handlers: dict[str, Callable[[str, InlineAction, Kit], str]] = {
         "nx_plan_decide": partial(_decide, iter(aimed)),
         "memory_store": _remember,
@@ -85,9 +83,6 @@ def report_repeated(actions: Iterable[InlineAction]) -> list[str]:
         f" {_TOOLS.get(action.handler, action.handler)}."
         for action in actions
     ]
-
-
-# -- [d] --
 
 
 def _decide(aimed: Iterator[float], project: str, action: InlineAction, kit: Kit) -> str:
@@ -126,9 +121,6 @@ def _decide(aimed: Iterator[float], project: str, action: InlineAction, kit: Kit
     return f"The user's decision on {on} was recorded: {_quote(text)} {rest}"
 
 
-# -- [m] and [rule] --
-
-
 def _remember(project: str, action: InlineAction, kit: Kit) -> str:
     thresholds = kit.thresholds() if kit.thresholds else memory.THRESHOLDS
 
@@ -159,8 +151,7 @@ def _add_rule(project: str, action: InlineAction, kit: Kit) -> str:
 def _keep(
     project: str, action: InlineAction, what: str, kind: str, call: str, add: Callable[[str, str], str] | None
 ) -> str:
-    """Store the user's words with `add`, or tell the model to `call` a tool. Storing the same words again changes
-    nothing."""
+    """Store the user's words once with `add`, or tell the model to `call` a tool."""
     named = _NAMED.match(action.text)
     name = named[1] if named else note_name.from_text(action.text)
     text = (action.text[named.end() :] if named else action.text).strip()
@@ -179,9 +170,6 @@ def _keep(
         why = f"It was not kept under the name {name}: {exc.explain()}"
         return f"The user wants this kept: {_quote(text)} {request} {why}"
     return f"The user's words were kept in {path}."
-
-
-# -- [m:gc] --
 
 
 def _look_at_memory(project: str, _action: InlineAction, _kit: Kit) -> str:

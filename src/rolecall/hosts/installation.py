@@ -29,18 +29,14 @@ from rolecall.store.canonical import JsonObject
 
 
 class OwnFile(NamedTuple):
-    """A file that is entirely ours, in a format that can contain a comment: `.md` with frontmatter, `.toml`, `.yaml` or
-    `.js`."""
+    """A file that is entirely ours, in a format with comments: `.md` with frontmatter, `.toml`, `.yaml` or `.js`."""
 
     path: str
     text: str
 
 
 class FileMember(NamedTuple):
-    """A named value in a JSON or TOML file, such as our server among a host's servers.
-
-    When our member is updated, keys that somebody added to it are kept.
-    """
+    """A named value in a JSON or TOML file, such as our server. Keys that somebody added to it are kept."""
 
     path: str
     keys: tuple[str, ...]
@@ -58,8 +54,7 @@ class Items(NamedTuple):
     is_ours: Callable[[Any], bool]
     """A function that returns whether an entry is ours, from any version of Rolecall."""
     has_ours: Callable[[Any], bool] = lambda _: False
-    """A function that returns whether somebody put our command into an entry of their own, which only they can
-    remove."""
+    """A function that returns whether somebody's own entry contains our command; only they can remove it."""
 
 
 Piece: TypeAlias = OwnFile | FileMember | Items
@@ -160,9 +155,8 @@ def _plan(wiring: Wiring, *, is_removal: bool, force: bool) -> tuple[list[FileCh
 
 
 def _change(path: str, before: str | None, after: str | None, note: str) -> FileChange:
-    return FileChange(
-        path, None if before is None else before.encode(), None if after is None else after.encode(), note
-    )
+    old, new = (None if text is None else text.encode() for text in (before, after))
+    return FileChange(path, old, new, note)
 
 
 # -- JSON and TOML files --

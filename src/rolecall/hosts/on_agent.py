@@ -142,15 +142,13 @@ def _advise_resumed(
     )
     if decision.session is None:
         reason = decision.reasons[-1].removeprefix("fresh: ")
-        return (
-            f"You continue in a session you had, though a new one was called for ({reason}). {resume.REREAD}"
-        )
+        what = "You continue in a session you had, though a new one was called for"
+        return f"{what} ({reason}). {resume.REREAD}"
     return str(resume.REREAD) if decision.must_reread else ""
 
 
 def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str) -> HostAnswer:
-    """Record the agent's end and the files it touched. Complete its task unless its report says otherwise, and ask for
-    a check."""
+    """Record the agent's end and its files. Complete its task unless its report says otherwise."""
     who = event.who
     if not who.id:
         return HostAnswer()
@@ -188,9 +186,8 @@ def _complete_task(project: str, agent: str, status: str, kit: Kit) -> str:
         return ""
     title = f"Task {project_summary.format_id(task['id'])} ({task['title'][:80]})"
     if status in _NOT_DONE:
-        return (
-            f"{title} is not completed: its agent ended with STATUS: {status}. Read its report, then decide."
-        )
+        advice = "Read its report, then decide."
+        return f"{title} is not completed: its agent ended with STATUS: {status}. {advice}"
     try:
         check_allowed(kit.restrictions, "nx_task_update", TASK_UPDATE)
     except UsageError as exc:
@@ -199,7 +196,5 @@ def _complete_task(project: str, agent: str, status: str, kit: Kit) -> str:
         return _complete_task(project, agent, status, kit)  # somebody has just changed the task
     if task not in project_summary.find_unverified(tasks, kit):
         return f"{title} is completed."
-    return (
-        f"{title} is completed. It has acceptance criteria and no task checks them: have a tester or a reviewer verify"
-        " them."
-    )
+    advice = "It has acceptance criteria and no task checks them: have a tester or a reviewer verify them."
+    return f"{title} is completed. {advice}"

@@ -74,8 +74,7 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> HostAn
 
 
 def _skill_words(project: str, activation: Activation, before: HostSession, kit: Kit, beside: str) -> str:
-    """Return the text for the model when a user activates a skill, or an empty string if the host itself has shown the
-    model the skill's body."""
+    """Return the text for a skill that a user activates, unless the host itself has shown the model the body."""
     if not activation.tag and kit.has_skill_commands:
         return ""
     if activation.skill not in kit.skills:

@@ -20,8 +20,7 @@ else:
 _START = 600
 """The number of tokens for the answer at the start of a session, which lists the knowledge files."""
 _COMPACTED = 2_400
-"""The number of tokens for the answer after a compaction, including a skill's body; from a longer text, a host would
-show the model only the beginning."""
+"""The number of tokens after a compaction, with a skill's body; a host cuts a longer text."""
 
 
 def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> HostAnswer:
@@ -52,14 +51,13 @@ def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Host
         )
     if threads := handed_over.list_noted(project):
         warnings += thread_news.take(project, threads)
-    warnings = [warning for warning in warnings if warning]
+    warnings = list(filter(None, warnings))
     lines = [*warnings, *project_summary.knowledge_lines(project, most=40)]
     return HostAnswer(context=project_summary.fit(lines, _START), notice="\n".join(warnings))
 
 
 def _warn_elsewhere(project: str, cwd: str) -> str:
-    """Return a warning if the hooks of one project run in another. This happens if the other project is a copy that
-    includes the hooks, or if the project was moved and created again."""
+    """Warn of a project whose hooks act on another, because it was copied with its hooks, or moved."""
     if not os.path.isabs(cwd):
         return ""
     root, folder = os.path.realpath(project), os.path.realpath(cwd.replace("\0", ""))
@@ -111,8 +109,7 @@ def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> HostAnsw
 
 
 def context_compact(project: str, event: ContextCompact, kit: Kit, now: str) -> HostAnswer:
-    """Repeat what the model has forgotten, read from disk: the state of the project, and the text of the active
-    skill."""
+    """Repeat from disk what the model has forgotten: the state of the project and the active skill's text."""
     session = sessions.find(project, event.session) or sessions.HostSession(now)
     words = ""
     if session.skill in kit.skills:

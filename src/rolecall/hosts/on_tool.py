@@ -1,5 +1,4 @@
-"""Handles a tool call that has run: logs the call, records the files it touched, and counts the memory notes it
-read."""
+"""Handles a tool call that has run: logs the call, the files it touched, and the memory notes it read."""
 
 from __future__ import annotations
 

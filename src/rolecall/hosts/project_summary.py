@@ -15,8 +15,7 @@ from rolecall.nexus import knowledge_files, overview, tools, tracker
 from rolecall.nexus.overview import Task, ToolReply
 
 SHORT, LONG = 400, 1_500
-"""The number of tokens for a summary that accompanies a user's message, and for a summary after the model has forgotten
-everything."""
+"""The number of tokens for a summary beside a user's message, and for one after a compaction."""
 _MOST_IDS = 20
 _MOST_RESUMABLE = 10
 _LONGEST_TITLE = 80
@@ -83,8 +82,7 @@ def _try(*readers: Callable[[str], ToolReply | None], project: str) -> tuple[Too
 
 
 def summarize(project: str, kit: Kit, now: ProjectState) -> str:
-    """Return the plan, tasks and knowledge in a few lines, to accompany a message, or an empty string if the project
-    has none of these."""
+    """Return the plan, tasks and knowledge in a few lines for a message; empty if there are none."""
     lines = [*filter(None, [kit.problem]), *_plan_lines(now), *_task_lines(now), *_unverified_lines(now, kit)]
     if known := knowledge_files.format_counts(knowledge_files.counts(project)):
         lines.append(f"Knowledge in .nexus/: {known}.")
@@ -92,8 +90,7 @@ def summarize(project: str, kit: Kit, now: ProjectState) -> str:
 
 
 def describe(project: str, session: HostSession, kit: Kit, budget: int = LONG) -> str:
-    """Return everything that a model needs after its context was compacted: skill, plan, tasks, agents and
-    knowledge."""
+    """Return what a model needs after a compaction: skill, plan, tasks, agents and knowledge."""
     now = ProjectState(project)
     lines = []
     if session.skill:
@@ -153,8 +150,7 @@ def find_unverified(tasks: Sequence[Task], kit: Kit) -> list[Task]:
 
 
 def _agent_lines(project: str, session: HostSession, kit: Kit) -> list[str]:
-    """Return lines for the running agents, which mark agents of other sessions, and for the most recently ended agents
-    that can be resumed."""
+    """Return lines for the running agents of all sessions, and for the latest agents that can be resumed."""
     running: list[str] = []
     resumable: list[str] = []
     try:

@@ -29,8 +29,7 @@ _FORGOTTEN_MS = 12 * 3_600_000
 _SILENT_MS = 3_600_000
 """The minimum time between two records that a session is alive, if nothing else in the session changes."""
 _LONGEST_MS = 7 * 24 * 3_600_000
-"""The time without an event after which any session ends, because a process that serves many sessions can outlive
-them."""
+"""The time without an event after which any session ends: a process can outlive the sessions it serves."""
 _MOST_AGENTS = 500
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "fish", "ksh", "ash", "env", "timeout", "nice"))
 
@@ -98,8 +97,7 @@ def milliseconds(at: str) -> int:
 
 
 def host_process() -> Process | None:
-    """Return the process that runs hooks, which is our nearest ancestor that is not a shell, or None if it cannot be
-    found."""
+    """Return the process that runs hooks, our nearest ancestor that is not a shell, or None if unknown."""
     pid = os.getppid()
     for _ in range(len(_SHELLS)):
         try:
@@ -181,8 +179,7 @@ def end(project: str, session: str, now: str) -> None:
 
 
 def _clear_agents(project: str, live: Sessions) -> str:
-    """Remove from the list the agents whose session no longer exists. Keep the agents of a running plan: they have no
-    session."""
+    """Remove the agents of sessions that no longer exist; a running plan's agents have no session and stay."""
     plan_agents = tuple(f"{thread}:" for thread in run_record.threads_at_work(project))
     agents = {agent for session in live.values() for agent in session.agents}
     return tracker.keep_only(project, agents, also=plan_agents)

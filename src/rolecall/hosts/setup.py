@@ -45,12 +45,10 @@ class HostSetup(NamedTuple):
     settings: Settings = MappingProxyType({})
     """The configuration, which sets the models of the agents."""
     key: str = ""
-    """The host key, which distinguishes the host from a shell that an agent uses; empty before the first
-    installation."""
+    """The key that tells the host from an agent's shell; empty before the first installation."""
 
     def server_command(self, agent: str = "") -> tuple[str, ...]:
-        """Return the command that starts the MCP server. With a catalogue agent, the server enforces the agent's
-        limits."""
+        """Return the command that starts the MCP server, with the limits of a catalogue agent if one is given."""
         # The host has the skills as files, so Lead's server need not offer them again.
         about = ("--as", agent) if agent else ("--without", "skills")
         return (*self.command, "mcp", *self._options(), *about)
@@ -59,8 +57,7 @@ class HostSetup(NamedTuple):
         return (*self.command, "hook", host, event, *self._options())
 
     def model(self, host: str, agent: CatalogAgent) -> dict[str, str]:
-        """Return the model of an agent's tier as a field for the agent's file in a host, or an empty dict if no model
-        is set."""
+        """Return the model of an agent's tier as a field of the agent's file, or an empty dict if none is set."""
         model = tier_model(self.settings, (host,), agent.model_tier)
         return {"model": model} if model else {}
 
@@ -73,8 +70,7 @@ class Commands(NamedTuple):
     """The commands that a host would run, as words; a missing command is empty."""
 
     servers: Mapping[str, tuple[str, ...]]
-    """The command of each server, by the server's name in the host: Lead's server, and the servers of agents that have
-    their own."""
+    """The command of each server, by its name in the host: Lead's, and those of agents with their own."""
     hooks: Mapping[str, tuple[str, ...]]
     """The command of each hook, by the host's name for the event."""
 
@@ -87,8 +83,7 @@ class Obstacle(NamedTuple):
 
 
 def is_ours(words: Iterable[str], *verb: str) -> bool:
-    """Return whether these words start any installation of Rolecall with `verb` (`hook claude`, `mcp`), as a script or
-    with Python's `-m`."""
+    """Return whether these words start Rolecall with `verb`, as a script or with Python's `-m`, wherever it is."""
     given = tuple(words)
     at = next((at for at in range(1, len(given)) if given[at : at + len(verb)] == verb), 0)
     program = given[:at]
@@ -105,8 +100,7 @@ def split_words(line: object) -> tuple[str, ...]:
 
 
 def server_words(value: object) -> tuple[str, ...]:
-    """Return the command of a server entry in a host's file, or an empty tuple if the command does not start our
-    server."""
+    """Return the command of a server entry in a host's file if it starts our server, or an empty tuple."""
     if not isinstance(value, Mapping):
         return ()
     args = value.get("args")

@@ -43,8 +43,6 @@ def patched_files(text: str) -> list[str]:
     return re.findall(r"(?m)^\*\*\* (?:(?:Add|Update|Delete) File|Move to):[ \t]*(\S[^\r\n]*)", text)
 
 
-# -- words --
-
 _HERE_DOCUMENT = re.compile(r"""<<-?[ \t]*\\?(['"]?)([A-Za-z_][\w.-]*)\1""")
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?<!\S)\#[^\n]*""", re.DOTALL)
 _TEST = re.compile(r"\[\[(?:(?!\[\[)[^\n])*?\]\]|\(\([^()\n]*\)\)")
@@ -168,8 +166,6 @@ class _Shell:
                 if word.endswith(".md") and any(place in word for place in _SHOWN):
                     self.reads.append(os.path.join(self.cwd, os.path.expanduser(word)))
 
-
-# -- programs --
 
 _RESERVED = frozenset(("if", "then", "elif", "else", "while", "until", "do", "!", "{"))
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")

@@ -11,12 +11,9 @@ from rolecall.nexus import project_paths
 
 
 def is_over(project: str, session: HostSession, now: ProjectState) -> bool:
-    """Return whether the active skill is finished, according to the project's files.
-
-    Planning is finished when every issue is decided and tasks exist, and a run when the cycle is closed. Other known
-    skills are finished when the tasks added for them are completed or closed. An unknown skill ends only with the
-    session, or when another skill becomes active.
-    """
+    """Return whether the active skill is finished, according to the project's files: planning, when every issue is
+    decided and tasks exist; a run, when the cycle is closed; other known skills, when the tasks added for them are
+    completed or closed. An unknown skill ends only with the session, or when another skill becomes active."""
     if not session.skill or not session.since or now.plan_problem or now.tasks_problem:
         return False
     added = [task for task in now.tasks if task.get("created_at", "") >= session.since]

@@ -27,8 +27,7 @@ _TO_DO = {
 
 
 def take(project: str, threads: Sequence[str]) -> list[str]:
-    """Return a text for each of these threads that has ended or is waiting for a person, and remove the thread's
-    note."""
+    """Return a text for each of these threads that has ended or waits for a person, and remove its note."""
     news = []
     for thread in threads:
         address, problem = handed_over.read(project, thread)

@@ -62,9 +62,6 @@ def _append(project: str, name: str, line: bytes) -> int:
         raise state_file.storage_error(exc, path) from exc
 
 
-# -- files touched --
-
-
 def _file_of(agent: str) -> str:
     # The name is a hash, because the host's id can contain any characters.
     return os.path.join(TOUCHED, state_file.digest(agent.encode(errors="surrogatepass")))
@@ -96,16 +93,12 @@ def forget_others(project: str, agents: Callable[[str], Collection[str]]) -> Non
     """Remove the files of agents that no session knows any longer. `agents` is called only after the folder is listed,
     because an agent is recorded before it touches anything."""
     try:
-        found = {
-            os.path.join(TOUCHED, name) for name in os.listdir(project_paths.of_harness(project, TOUCHED))
-        }
+        names = os.listdir(project_paths.of_harness(project, TOUCHED))
     except OSError:
         return
+    found = {os.path.join(TOUCHED, name) for name in names}
     for name in found.difference(map(_file_of, agents(project))) if found else ():
         state_file.remove(project_paths.of_harness(project, name))
-
-
-# -- errors --
 
 
 def note_error(project: str, line: str) -> None:
@@ -114,8 +107,7 @@ def note_error(project: str, line: str) -> None:
 
 
 def take_errors(project: str) -> list[str]:
-    """Return a sentence about hooks that failed since the last report, if any did; each failure is reported only
-    once."""
+    """Return a sentence about the hooks that failed since the last report, if any did."""
     path, old = project_paths.of_harness(project, ERRORS), project_paths.of_harness(project, OLD_ERRORS)
     if not os.path.exists(path):
         return []

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rolecall.hosts.event import HostToolCall
-from rolecall.hosts.payload import Payload
 from rolecall.hosts.shell_writes import patched_files as patched_files
 from rolecall.hosts.shell_writes import read_command
 from rolecall.settings.capabilities import FILES, SHELL, SHELL_WRITES
@@ -22,6 +21,8 @@ from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
     from urllib import parse as urls
+
+    from rolecall.store.canonical import JsonObject
 else:
     urls = Module("urllib.parse")
 
@@ -59,7 +60,7 @@ _LONGEST_LIST = 1_000
 _DEEPEST = 4
 
 
-def guess(tool: str, arguments: Payload, cwd: str) -> HostToolCall:
+def guess(tool: str, arguments: JsonObject, cwd: str) -> HostToolCall:
     """Guess from its input what a tool with any name is about to do."""
     paths: list[str] = []
     for key, value in arguments.items():

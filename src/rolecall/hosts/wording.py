@@ -1,5 +1,4 @@
-"""A host's wording of skill bodies: how the host activates a skill, starts an agent, shows progress and asks a
-question."""
+"""A host's wording of skill bodies: how it activates a skill, starts an agent, shows progress and asks."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ class Wording(NamedTuple):
     register: str = ""
     """The sentence that shows progress; empty if the host cannot show progress."""
     question: str = ""
-    """The sentence before a question. The question itself is written out as text, as for a host without a question
-    tool."""
+    """The sentence before a question, which is written out as for a host without a question tool."""
     agents: Mapping[str, str] = {}
     """The host's own agents that play certain roles, by role."""
     has_hyphens: bool = True
@@ -61,7 +59,6 @@ class Wording(NamedTuple):
         }
 
     def skill_docs(self, skill: Skill) -> str:
-        """Return the instructions on the subjects of a skill as a section after its body, or an empty string if the
-        skill refers to no subject."""
+        """Return the instructions on a skill's subjects as a section after its body; empty if it has none."""
         lines = [f"- {self.docs[ref]}" for ref in skill.harness_docs_refs if ref in self.docs]
         return "\n".join(["## In this host", "", *lines]) if lines else ""

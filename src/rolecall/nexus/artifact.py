@@ -37,10 +37,8 @@ def write_artifact(project: Folder, filename: str, content: str) -> str:
         # Refuse `.git` under all its names, and `HEAD`, which a bare repository must contain.
         name = _UNSEEN.sub("", part).lower()
         if name in (".git", "git~1") or (part is segments[-1] and name == "head"):
-            raise WrongCall(
-                f"{part!r} cannot be the name of an artifact: git would take its folder for a repository",
-                hint="Choose another name.",
-            )
+            why = "git would take its folder for a repository"
+            raise WrongCall(f"{part!r} cannot be the name of an artifact: {why}", hint="Choose another name.")
     path = os.path.join(project_paths.artifacts(project), *segments)
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise WrongCall(f"the path of {filename[:40]!r}… is longer than {_LONGEST_PATH} bytes")
@@ -53,11 +51,8 @@ def write_artifact(project: Folder, filename: str, content: str) -> str:
         for name in (*segments, ""):
             is_file = not name
             if os.path.islink(folder) or (os.path.exists(folder) and os.path.isfile(folder) is not is_file):
-                raise WrongCall(
-                    f"{filename!r} cannot be an artifact: it is a folder or a link, or one of its folders is a file"
-                    " or a link",
-                    hint="Choose another name.",
-                )
+                why = "it is a folder or a link, or one of its folders is a file or a link"
+                raise WrongCall(f"{filename!r} cannot be an artifact: {why}", hint="Choose another name.")
             if not is_file:
                 state_file.make_folder(folder)
                 folder = os.path.join(folder, name)

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from rolecall.nexus.overview import Task
 
 LONGEST_RESULT = 600
-"""The maximum number of characters of another task's result, enough to show what was done and where to read the
-rest."""
+"""The maximum length of another task's result: what was done, and where to read the rest."""
 MOST_RESULTS = 30
 
 
@@ -37,23 +36,6 @@ def brief(
 ) -> str:
     """Build the text of a task for its owner. `works` are the tasks to check, `knowledge` is the list of the project's
     rule and lesson files, and `first` says what has to be done before anything else."""
-    sections = [
-        f"TASK: {_one_line(task['title'])}",
-        f"FIRST: {first}" if first else "",
-        _section("CONTEXT", _context(task, results, decisions)),
-    ]
-    sections += [_section(name.upper(), task.get(name, "")) for name in ("approach", "acceptance")]
-    sections += [_section(f"WORK TO CHECK: task {work['id']}", _work(work)) for work in works]
-    sections.append(_section("KNOWLEDGE", f"{_KNOWLEDGE}\n{knowledge}" if knowledge else ""))
-    return "\n\n".join(section for section in sections if section)
-
-
-_KNOWLEDGE = (
-    "Files of the project. Those in rules/ bind you; read the others as far as they bear on the task."
-)
-
-
-def _context(task: Task, results: Sequence[TaskResult], decisions: Iterable[str]) -> str:
     binding = [f"- {_one_line(decision)}" for decision in decisions]
     done = []
     for result in results[:MOST_RESULTS]:
@@ -66,31 +48,33 @@ def _context(task: Task, results: Sequence[TaskResult], decisions: Iterable[str]
         done.append(f"- Task {result.task['id']} ({title}){by}{f': {summary}' if summary else ''}{whole}")
     if len(results) > MOST_RESULTS:
         done.append(f"- and {len(results) - MOST_RESULTS} more: `rolecall task list`")
-    parts = [
+    context = [
         task["context"],
         f"Risk: {task['risk'].strip()}" if task.get("risk", "").strip() else "",
         "\n".join(["Decisions that bind the work:", *binding]) if binding else "",
         "\n".join(["Results of the tasks before this one:", *done]) if done else "",
     ]
-    return "\n\n".join(part.strip() for part in parts if part.strip())
+
+    sections = [f"TASK: {_one_line(task['title'])}", f"FIRST: {first}" if first else ""]
+    sections.append(_section("CONTEXT", "\n\n".join(part.strip() for part in context if part.strip())))
+    sections += [_section(name.upper(), task.get(name)) for name in ("approach", "acceptance")]
+    for work in works:
+        names = ("context", "approach", "acceptance")
+        parts = [_one_line(work["title"]), *(_section(name.capitalize(), work.get(name)) for name in names)]
+        sections.append(_section(f"WORK TO CHECK: task {work['id']}", "\n\n".join(filter(None, parts))))
+    if knowledge:
+        rules = "Those in rules/ bind you; read the others as far as they bear on the task."
+        sections.append(_section("KNOWLEDGE", f"Files of the project. {rules}\n{knowledge}"))
+    return "\n\n".join(filter(None, sections))
 
 
-def _work(work: Task) -> str:
-    """Return the text of a task whose result is to be checked, with its own sections indented."""
-    parts = {name: work.get(name) or "" for name in ("context", "approach", "acceptance")}
-    told = [f"{name.capitalize()}:\n{text.strip()}" for name, text in parts.items() if text.strip()]
-    return "\n\n".join([_one_line(work["title"]), *told])
-
-
-def _section(name: str, text: str) -> str:
+def _section(name: str, text: str | None) -> str:
     return f"{name}:\n{text.strip()}" if text and text.strip() else ""
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 
-
-# -- tool names --
 
 _IN_A_SHELL: Mapping[str, str] = {
     "nx_history_search": "rolecall history search TEXT",
@@ -106,10 +90,5 @@ def notes(tool_name: str = "") -> str:
     commands = "\n".join(f"- `{tool}`: `{command}`" for tool, command in _IN_A_SHELL.items())
     here = tool_name.format("nx_task_list")
     server = f"Where the project's server is connected, they are tools: `{here}`, and so on."
-    return "\n".join(
-        [
-            "Names that begin with `nx_` are the project's tools. In a shell:",
-            commands,
-            *([server] if tool_name else []),
-        ]
-    )
+    first = "Names that begin with `nx_` are the project's tools. In a shell:"
+    return "\n".join([first, commands, *([server] if tool_name else [])])

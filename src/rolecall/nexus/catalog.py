@@ -16,17 +16,7 @@ from rolecall.errors import NotFound, UsageError
 from rolecall.nexus import macros, vocabulary
 from rolecall.nexus.overview import TASK_STATUSES
 from rolecall.nexus.tags import ANY_VARIANT
-from rolecall.nexus.vocabulary import (
-    CATEGORIES,
-    ID,
-    MODEL_TIERS,
-    RESUME_TIERS,
-    SENTENCE,
-    Fields,
-    Vocabulary,
-    VocabularyReader,
-    require,
-)
+from rolecall.nexus.vocabulary import ID, SENTENCE, Fields, Vocabulary, VocabularyReader, require
 from rolecall.settings.capabilities import RESTRICTIONS
 from rolecall.settings.form import Anything, Choice, Field, Flag, Form, ListOf, Section, Text, did_you_mean
 from rolecall.store.lazy import Module
@@ -80,12 +70,11 @@ class Catalog(NamedTuple):
     @property
     def choices(self) -> macros.Choices:
         """The names that macros can use. A stand-in keeps its own name, because the host could have such an agent."""
+        tiers = tuple(self.vocabulary.resume_tiers)
         choices = {
             ("skill_activation", "skill"): macros.MacroChoice("Skills", tuple(self.skills)),
             ("subagent_spawn", "target_role"): macros.MacroChoice("Agents", (*self.agents, *STAND_INS)),
-            ("subagent_spawn", "resume_tier_hint"): macros.MacroChoice(
-                "Resume tiers", tuple(self.vocabulary.resume_tiers)
-            ),
+            ("subagent_spawn", "resume_tier_hint"): macros.MacroChoice("Resume tiers", tiers),
             ("task_register", "state"): macros.MacroChoice("States", TASK_STATUSES),
         }
         for id in self.skills:
@@ -105,22 +94,19 @@ class Catalog(NamedTuple):
     def agent(self, id: str) -> CatalogAgent:
         found = self.agents.get(id) or self.agents.get(STAND_INS.get(id, ""))
         if found is None:
-            raise NotFound(
-                f"the agent {id!r} is not known", hint=did_you_mean(id, self.agents, what="Agents")
-            )
+            hint = did_you_mean(id, self.agents, what="Agents")
+            raise NotFound(f"the agent {id!r} is not known", hint=hint)
         return found
 
     def skill(self, id: str) -> Skill:
         if id not in self.skills:
-            raise NotFound(
-                f"the skill {id!r} is not known", hint=did_you_mean(id, self.skills, what="Skills")
-            )
+            hint = did_you_mean(id, self.skills, what="Skills")
+            raise NotFound(f"the skill {id!r} is not known", hint=hint)
         return self.skills[id]
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> Catalog:
-    """Load our own catalogue or, with `folder`, the catalogue of a package. Raise a `UsageError` that lists every
-    problem."""
+    """Load our own catalogue, or a package's. Raise a `UsageError` that lists every problem."""
     if folder is None:
         return _load_own()
     reader = VocabularyReader(os.fspath(folder))
@@ -152,8 +138,7 @@ def _load_own() -> Catalog:
 def _read(
     reader: VocabularyReader, index: Mapping[str, Mapping[str, Fields | None]], *, version: str
 ) -> Catalog:
-    """Read the agents and skills in `index`, which maps each id to its manifest entry, or to None without a
-    manifest."""
+    """Read the agents and skills in `index`: manifest entries by id, or None without a manifest."""
     words = vocabulary.read(reader)
     found = {
         kind: {id: _describe(reader, kind, id, entry) for id, entry in entries.items()}
@@ -184,10 +169,10 @@ _FORMS: Mapping[str, _Fields] = {
             id=ID,
             name=SENTENCE,
             description=SENTENCE,
-            category=Choice(*CATEGORIES),
+            category=Choice(*vocabulary.CATEGORIES),
             capabilities=ListOf(ID),
-            resume_tier=Choice(*RESUME_TIERS),
-            model_tier=Choice(*MODEL_TIERS),
+            resume_tier=Choice(*vocabulary.RESUME_TIERS),
+            model_tier=Choice(*vocabulary.MODEL_TIERS),
         ),
         "task": SENTENCE,
         "alias_ko": SENTENCE,
@@ -215,25 +200,20 @@ def _list_ids(reader: VocabularyReader, kind: str) -> list[str]:
 
 
 def _describe(reader: VocabularyReader, kind: str, id: str, entry: Fields | None) -> Fields:
-    """Return the fields of an agent or a skill, including its body. Report missing fields as problems."""
-    form = Section("the file", _FORMS[kind])
-    meta = reader.yaml(_meta(kind, id), form)
-    content = reader.raw(_body(kind, id))
-    body = reader.decode(_body(kind, id), content)
+    """Return the fields of an agent or a skill, including its body."""
+    file, body_file = _meta(kind, id), _body(kind, id)
+    meta, content = reader.yaml(file, Section("the file", _FORMS[kind])), reader.raw(body_file)
+    body = reader.decode(body_file, content)
     if body is not None and not body.strip():
-        reader.report(_body(kind, id), (), "the body is empty")
+        reader.report(body_file, (), "the body is empty")
     if content is not None and entry is not None:
         found = f"sha256:{hashlib.sha256(content).hexdigest()}"
         if found != entry["body_hash"]:
-            reader.report(
-                _body(kind, id),
-                (),
-                f"the body is not the one of the manifest: it has {found}, not {entry['body_hash']}",
-                "Install the package again, or update its manifest if the body was changed on purpose.",
-            )
+            message = f"the body is not the one of the manifest: it has {found}, not {entry['body_hash']}"
+            hint = "Install the package again, or update its manifest if the body was changed on purpose."
+            reader.report(body_file, (), message, hint)
     if meta is None or body is None:
         return {}
-    file = _meta(kind, id)
     if meta["id"] != id:
         reader.report(file, ("id",), f"must be {id!r}, the name of its folder, not {meta['id']!r}")
     stated = meta if entry is None else {key: value for key, value in entry.items() if key != "body_hash"}

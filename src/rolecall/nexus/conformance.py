@@ -103,8 +103,7 @@ def run(
     tells: Mapping[str, Tell] | None = None,
     done: Callable[[int], object] = lambda _: None,
 ) -> list[CaseResult]:
-    """Run all cases, and return their results in order. `tells` maps the names of additional doors, for cases with
-    events, to the functions that run the hooks."""
+    """Run all cases, and return their results in order. `tells` are the additional doors, for events."""
     results: list[CaseResult] = []
     with tempfile.TemporaryDirectory(prefix="rolecall-conformance-") as scratch:
         # The cases run unrestricted, even if the process that started them is restricted.
@@ -113,9 +112,7 @@ def run(
         for _, group in groupby(cases, key=lambda case: case.file):
             # The cases in one file share a server, like the sessions of a host.
             server = ServerChild(os.path.join(scratch, "mcp", "project"), kept)
-            doors = [
-                _Door(name, os.path.join(scratch, name), server, (tells or {}).get(name)) for name in over
-            ]
+            doors = [_Door(name, f"{scratch}/{name}", server, (tells or {}).get(name)) for name in over]
             try:
                 for case in group:
                     results.append(_run_case(case, doors))
@@ -156,29 +153,23 @@ def _run_case(case: Case, doors: Sequence[_Door]) -> CaseResult:
     for door in fitting:
         at = "precondition"
         try:
-            _prepare(case, door)
+            shutil.rmtree(door.root, ignore_errors=True)
+            os.makedirs(door.project)
+            for path, content in case.before.items():
+                if content is not None:
+                    target = os.path.join(door.project, case.expand(path))
+                    os.makedirs(os.path.dirname(target), exist_ok=True)
+                    with open(target, "w", encoding="utf-8") as file:
+                        file.write(content if isinstance(content, str) else json.dumps(content, indent=2))
             for number in range(len(case.all_steps)):
                 at = case.expected_after(number)[0].at if case.expected_after(number) else f"steps[{number}]"
                 failures += [failure._replace(over=door.name) for failure in _run_step(case, number, door)]
         except Exception as exc:  # any crash fails the case, but the run continues
-            failures.append(
-                CaseFailure(door.name, at, "", "", "to be carried out", f"{type(exc).__name__}: {exc}")
-            )
+            crash = f"{type(exc).__name__}: {exc}"
+            failures.append(CaseFailure(door.name, at, "", "", "to be carried out", crash))
+    status: Literal["passed", "failed"] = "failed" if failures else "passed"
     names = tuple(door.name for door in fitting)
-    return CaseResult(
-        case.test_id, case.file, case.kind, "failed" if failures else "passed", "", failures, names
-    )
-
-
-def _prepare(case: Case, door: _Door) -> None:
-    shutil.rmtree(door.root, ignore_errors=True)
-    os.makedirs(door.project)
-    for path, content in case.before.items():
-        if content is not None:
-            target = os.path.join(door.project, case.expand(path))
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            with open(target, "w", encoding="utf-8") as file:
-                file.write(content if isinstance(content, str) else json.dumps(content, indent=2))
+    return CaseResult(case.test_id, case.file, case.kind, status, "", failures, names)
 
 
 def _run_step(case: Case, number: int, door: _Door) -> Iterator[CaseFailure]:
@@ -189,7 +180,7 @@ def _run_step(case: Case, number: int, door: _Door) -> Iterator[CaseFailure]:
     if step.action:
         actor = step.action.tool
         reply = door.call(actor, step.action.params)
-        for misfit in documented.reply_misfits(actor, reply):
+        if misfit := documented.reply_misfit(actor, reply):
             yield CaseFailure("", ALWAYS, "reply", "", "the fields of the contract", misfit)
         if actor not in documented.READERS:
             files, folders = _WRITABLE, _WRITABLE_FOLDERS
@@ -214,7 +205,17 @@ def _run_step(case: Case, number: int, door: _Door) -> Iterator[CaseFailure]:
         for path, content in expected.state_files.items():
             name = case.expand(path)
             data = after.get(f"project/{name}", after.get(f"project/{name}/"))
-            yield from _judge_file(data, expected.at, name, content)
+            if content is None and data is not None:
+                yield CaseFailure("", expected.at, name, "", "no such file", "it is there")
+            elif content is not None and data is None:
+                yield CaseFailure("", expected.at, name, "", "the file", "nothing")
+            elif content and data is not None:
+                try:
+                    document = json.loads(data)
+                except ValueError as exc:
+                    yield CaseFailure("", expected.at, name, "", "JSON", str(exc))
+                else:
+                    yield from _compare(expected.at, name, content, document)
 
 
 def _judge_reply(reply: Any, expectations: Sequence[Expected]) -> Iterator[CaseFailure]:
@@ -231,20 +232,6 @@ def _judge_reply(reply: Any, expectations: Sequence[Expected]) -> Iterator[CaseF
         yield from _compare(expected.at, "reply", expected.return_value, reply)
 
 
-def _judge_file(data: bytes | None, at: str, path: str, expected: Fields | None) -> Iterator[CaseFailure]:
-    if expected is None or data is None:
-        if expected is not None or data is not None:
-            wanted, found = ("no such file", "it is there") if expected is None else ("the file", "nothing")
-            yield CaseFailure("", at, path, "", wanted, found)
-    elif expected:
-        try:
-            document = json.loads(data)
-        except ValueError as exc:
-            yield CaseFailure("", at, path, "", "JSON", str(exc))
-        else:
-            yield from _compare(at, path, expected, document)
-
-
 def _compare(at: str, what: str, expected: Fields, document: Any) -> Iterator[CaseFailure]:
     for path, value in expected.items():
         found = expectation.value_at(document, path)
@@ -253,11 +240,10 @@ def _compare(at: str, what: str, expected: Fields, document: Any) -> Iterator[Ca
 
 
 def _find_misfit(name: str, data: bytes, case: Case) -> str:
-    """Return why a written file violates its form in the contract, or an empty string if the file fits, or if the
-    contract defines no form for the file."""
+    """Return why a written file violates its form in the contract; empty if it fits, or if it has no form."""
     try:
         if name in documented.FILES:
-            return "".join(documented.file_misfits(name, json.loads(data)))
+            return documented.file_misfit(name, json.loads(data))
         is_tracker = name == f".nexus/state/{case.harness}/{tracker.FILE}"
         return tracker.problem_of(json.loads(data)) if is_tracker and case.kind == "lifecycle" else ""
     except ValueError as exc:

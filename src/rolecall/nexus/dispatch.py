@@ -65,8 +65,7 @@ class Tool(NamedTuple):
     is_for_lead: bool = False
     """Whether the tool plans or decides, which no role is allowed to do, regardless of its restrictions."""
     needs: str = ""
-    """The state file that the tool needs. If the file is missing, the reply says so before the arguments are
-    checked."""
+    """The state file without which the tool refuses, whatever its arguments."""
 
 
 def _needed(kind: Kind, description: str, *choices: str) -> Argument:
@@ -208,8 +207,7 @@ def call(
     restrictions: Iterable[str] = (),
     mask: Callable[[], Mask] = lambda: Mask(()),
 ) -> ToolReply:
-    """Call a tool with external arguments, and return its reply. `mask` returns a mask that hides secrets that must not
-    be stored; it is called only if the tool writes."""
+    """Call a tool with external arguments. `mask`, for secrets, is called only if the tool writes."""
     given = _check_call(project, name, arguments, restrictions, mask)
     return TOOLS[name].run(project, **given)
 

@@ -26,9 +26,8 @@ _OPTIONAL_TEXT = str | UnsetType
 
 def _object(**fields: Form) -> Form:
     """Return the type of an object with these fields and no others. A field whose type allows UNSET is optional."""
-    given = [
-        (name, form, UNSET) if UnsetType in get_args(form) else (name, form) for name, form in fields.items()
-    ]
+    optional = {name for name, form in fields.items() if UnsetType in get_args(form)}
+    given = [(name, form, UNSET) if name in optional else (name, form) for name, form in fields.items()]
     return msgspec.defstruct("Closed", given, forbid_unknown_fields=True, kw_only=True)
 
 
@@ -122,20 +121,19 @@ READERS = ("plan_status", "task_list", "history_search", "context")
 """The tools that change nothing."""
 
 
-def reply_misfits(tool: str, reply: Any) -> list[str]:
-    """Return why a reply matches none of its tool's forms, judged by the first form, or an empty list if it matches
-    one."""
+def reply_misfit(tool: str, reply: Any) -> str:
+    """Return why a reply matches none of its tool's forms, judged by the first form; empty if it matches one."""
     is_error = isinstance(reply, dict) and "error" in reply
     problems = [_problem_of(form, reply) for form in ([ERROR] if is_error else REPLIES[tool])]
-    return [] if "" in problems else problems[:1]
+    return "" if "" in problems else problems[0]
 
 
-def file_misfits(path: str, content: Any) -> list[str]:
-    """Return why a state file that a tool has just written does not match its form, or an empty list if it matches."""
+def file_misfit(path: str, content: Any) -> str:
+    """Return why a state file that a tool has just written does not match its form; empty if it matches."""
     problem = _problem_of(FILES[path], content)
     if not problem and path.endswith(project_paths.HISTORY):
         problem = _problem_of(NEW_CYCLE, content["cycles"][-1])
-    return [problem] if problem else []
+    return problem
 
 
 def _problem_of(form: Form, value: Any) -> str:

@@ -54,17 +54,14 @@ def fits(expected: Any, found: Any) -> bool:
         case "boolean":
             return isinstance(found, bool)
         case "number":
-            is_within = _is_number(found) and expected.get("min", found) <= found <= expected.get(
-                "max", found
-            )
-            return bool(is_within)
+            least, most = expected.get("min", found), expected.get("max", found)
+            return _is_number(found) and bool(least <= found <= most)
         case "string":
             is_long = isinstance(found, str) and len(found) >= expected.get("minLength", 0)
             return is_long and pattern_test(expected.get("pattern", ""))(found)
     try:
-        return isinstance(found, str) and bool(
-            _TIME.fullmatch(found) and datetime.fromisoformat(found.upper())
-        )
+        is_time = isinstance(found, str) and _TIME.fullmatch(found) is not None
+        return is_time and bool(datetime.fromisoformat(found.upper()))
     except ValueError:  # an invalid date
         return False
 

@@ -58,12 +58,10 @@ class ProjectFiles:
             self._files = []
             for folder, folders, files in os.walk(self.root):
                 is_nexus = os.path.basename(folder) == ".nexus"
-                folders[:] = sorted(
-                    name for name in folders if name not in _NOT_WRITTEN or (name == "state" and not is_nexus)
-                )
-                self._files += [
-                    os.path.relpath(os.path.join(folder, name), self.root) for name in sorted(files)
-                ]
+                hidden = _NOT_WRITTEN if is_nexus else _NOT_WRITTEN - {"state"}
+                folders[:] = sorted(set(folders) - hidden)
+                inner = os.path.relpath(folder, self.root)
+                self._files += [os.path.normpath(os.path.join(inner, name)) for name in sorted(files)]
                 if len(self._files) >= _MOST_FILES:
                     break
         wanted = pattern.split("/")
@@ -127,10 +125,9 @@ def changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
 
 
 def _changed_at(path: str) -> float:
-    """Return when a file was written or, if the file is missing, when its folder was last changed."""
     try:
         return os.stat(path).st_mtime
-    except OSError:
+    except OSError:  # the file is missing, so its folder was changed
         folder = os.path.dirname(path)
         return _changed_at(folder) if folder not in ("", path) else 0
 

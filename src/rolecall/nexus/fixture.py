@@ -120,8 +120,7 @@ class Case(NamedTuple):
 
     @property
     def harness(self) -> str:
-        """The harness for which {HARNESS_ID} stands: named by the events, or otherwise by an entry in a file at the
-        start of the case, or otherwise our own."""
+        """What {HARNESS_ID} stands for: the harness of the events, or of an entry in a file, or our own."""
         named: list[Any] = [step.event.params for step in self.all_steps if step.event]
         for content in self.before.values():
             named += content if isinstance(content, list) else []
@@ -214,7 +213,6 @@ def _load_file(path: str, name: str, found: Fixtures) -> None:
 
 
 def _check(case: Case, at: At) -> None:
-    """Report contradictions between the fields of a case."""
     if sum(map(bool, (case.action, case.event, case.steps))) != 1:
         at.report("it must have exactly one of action, event and steps")
     for number, step in enumerate(case.steps):
@@ -272,11 +270,8 @@ _WORDS = ListOf(Text("a word", pattern="[^ ]+"))
 _CONTENT = Either("an object, an array, a text or null", dict.fromkeys((dict, list, str, NoneType), _ANY))
 _EXPECTED = Either("an object or null", {dict: _Expectations(), NoneType: _ANY})
 _ACTION = {"tool": _require(Choice(*documented.REPLIES)), "params": _require(_OBJECT)}
-_EVENT: Mapping[str, Field | Form[Any]] = {
-    "type": _require(Choice(*EVENTS, *HOOK_EVENTS)),
-    "params": _OBJECT,
-    "description": _TEXT,
-}
+_TYPE = _require(Choice(*EVENTS, *HOOK_EVENTS))
+_EVENT: Mapping[str, Field | Form[Any]] = {"type": _TYPE, "params": _OBJECT, "description": _TEXT}
 _ACT: Mapping[str, Form[Any]] = {
     "action": Record(FixtureCall, "an action", _ACTION),
     "event": Record(FixtureEvent, "an event", _EVENT),
@@ -293,11 +288,8 @@ _AFTER: Mapping[str, Form[Any]] = {
     "error": Flag(),
     "error_contains": _TEXT,
 }
-_COVERS: Mapping[str, Form[Any]] = {
-    "state_schemas": MapOf(_WORDS),
-    "return_value": MapOf(_WORDS),
-    "description": _TEXT,
-}
+_MAP = MapOf(_WORDS)
+_COVERS: Mapping[str, Form[Any]] = {"state_schemas": _MAP, "return_value": _MAP, "description": _TEXT}
 _CASE: Record[Case] = Record(
     Case,
     "a case",

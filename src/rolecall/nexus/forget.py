@@ -66,11 +66,10 @@ def find_kept(project: Folder, name: str) -> Kept:
         note.find(project, "memory", file)
     found = git.ask(folder, "rev-parse", "--show-toplevel")
     if found.code or not found.text:
-        told = f" ({found.err})" if "not a git repository" not in found.err else ""
+        why = f" ({found.err})" if "not a git repository" not in found.err else ""
         hint = "Put the project under git and commit the file; or remove the file by hand."
-        raise UsageError(
-            f"{path} is not in a git repository{told}, so removing it could not be undone", hint=hint
-        )
+        problem = f"is not in a git repository{why}"
+        raise UsageError(f"{path} {problem}, so removing it could not be undone", hint=hint)
     top = os.path.realpath(found.text)
     inner = os.path.relpath(os.path.join(os.path.realpath(folder), file), top)
     commit = git.commit(top, "HEAD")
@@ -86,12 +85,10 @@ def find_kept(project: Folder, name: str) -> Kept:
         if entry is None or entry.blob != blob or git.run(top, "hash-object", "--", inner).text != blob:
             problem = "has changes that are not committed"
     if problem:
-        there, quoted = quote(top), quote(inner)
-        raise UsageError(
-            f"{path} {problem}, so removing it could not be undone",
-            hint=f"Commit it first: `git -C {there} add -f -- {quoted}` and "
-            f"`git -C {there} commit -m 'Keep {file}' -- {quoted}`.",
-        )
+        git_there, quoted = f"git -C {quote(top)}", quote(inner)
+        add, keep = f"{git_there} add -f -- {quoted}", f"{git_there} commit -m 'Keep {file}' -- {quoted}"
+        hint = f"Commit it first: `{add}` and `{keep}`."
+        raise UsageError(f"{path} {problem}, so removing it could not be undone", hint=hint)
     return Kept(file, data, top, inner, blob, commit or "")
 
 
@@ -113,10 +110,8 @@ def remove(
     target = os.path.join(os.path.dirname(notes[0].path), into.name) if into else ""
     old = {each.name: each.data for each in notes}
     if into and into.name not in old and git.read_index(top, target):
-        raise UsageError(
-            f"git's index has {target}, which is not on the disk",
-            hint="Commit its removal, or choose another name.",
-        )
+        hint = "Commit its removal, or choose another name."
+        raise UsageError(f"git's index has {target}, which is not on the disk", hint=hint)
 
     def run(*words: str) -> None:
         result = git.ask(top, *words, settings=settings, env=_LITERALLY, holding=(lock,))
@@ -154,8 +149,7 @@ def remove(
 
 
 def _refuse_under_way(top: str) -> None:
-    """Raise an error during another git operation, because the commit would become part of that operation or be lost
-    with it."""
+    """Raise an error during another git operation, which the commit would join, or be lost with."""
     folder = git.run(top, "rev-parse", "--absolute-git-dir").text
     for name, what in _UNDER_WAY.items():
         if os.path.lexists(os.path.join(folder, name)):

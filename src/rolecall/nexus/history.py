@@ -132,17 +132,15 @@ def writing(project: Folder) -> Iterator[None]:
             try:
                 note = msgspec.json.decode(data, type=_Note)
             except ValueError as exc:
-                raise state_file.DamagedFile(
-                    path, data, f"it is not a note that Rolecall wrote: {exc}"
-                ) from exc
+                problem = f"it is not a note that Rolecall wrote: {exc}"
+                raise state_file.DamagedFile(path, data, problem) from exc
             past = load(project)
             is_added = note.cycle < len(past.cycles)
             if is_added and past.cycle(note.cycle).completed_at == note.completed_at:
                 # A file with different bytes is newer, and was not archived.
-                digests = note.sources.items()
-                remove_sources(
-                    project, [name for name, digest in digests if state.digest_of(project, name) == digest]
-                )
+                sources = note.sources.items()
+                archived = [name for name, digest in sources if state.digest_of(project, name) == digest]
+                remove_sources(project, archived)
             else:
                 remove_note(project)
         yield
@@ -151,8 +149,7 @@ def writing(project: Folder) -> Iterator[None]:
 def archive(
     project: Folder, plan: Plan | None, tasks: Sequence[Task], *, sources: Mapping[str, str]
 ) -> tuple[Cycle, CycleHistory]:
-    """Add a cycle made from these state files, which the caller then removes or replaces. `sources` contains the files'
-    digests."""
+    """Add a cycle made from files with the digests `sources`, which the caller then removes or replaces."""
     history = load(project)
     cycle = Cycle(
         schema_version=SCHEMA_VERSION,

@@ -20,8 +20,7 @@ MOST = 100
 
 
 def index(project: Folder, most: int = MOST) -> dict[str, list[str]]:
-    """Return the files of each kind by name, as paths relative to the project's folder, at most `most` for each
-    kind."""
+    """Return the files of each kind, as paths relative to the project's folder, at most `most` each."""
     return {kind: [f".nexus/{kind}/{name}" for name in _names(project, kind)[:most]] for kind in KINDS}
 
 

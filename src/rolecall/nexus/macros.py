@@ -65,9 +65,7 @@ _TYPES: Mapping[tuple[str, str], str] = {
 }
 """The types of the parameters in the shared format; packages' vocabularies give these types only in prose."""
 
-_START = re.compile(
-    r"\{\{(?:([A-Za-z_][\w-]*)|(?P<apart>\s++[A-Za-z_][\w-]*+\s++[A-Za-z_][\w-]*+=))", re.ASCII
-)
+_START = re.compile(r"(?a)\{\{(?:([A-Za-z_][\w-]*)|(?P<apart>\s++[A-Za-z_][\w-]*+\s++[A-Za-z_][\w-]*+=))")
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"([A-Za-z_][\w-]*)=", re.ASCII)
 _PLACEHOLDER = r'<[^<>"\[\]{}\r\n]*>'
@@ -108,10 +106,8 @@ def expand(
     parts, done = [], 0
     for macro in find(text, source=source):
         if macro.primitive not in render:
-            raise UsageError(
-                f"{source}: the host has no way to do {macro.primitive!r}",
-                hint="Give it one, or take the words for a host without it.",
-            )
+            hint = "Give it one, or take the words for a host without it."
+            raise UsageError(f"{source}: the host has no way to do {macro.primitive!r}", hint=hint)
         parts += [text[done : macro.start], render[macro.primitive](macro.arguments)]
         done = macro.end
     return "".join([*parts, text[done:]])
@@ -136,8 +132,7 @@ def problems(
 
 
 def find(text: str, *, source: str = "<text>") -> Iterator[Macro]:
-    """Yield the macros of a text in order. Raise a `UsageError` with the line and column of a macro that cannot be
-    parsed."""
+    """Yield the macros of a text. Raise a `UsageError` with the place of a macro that cannot be parsed."""
     try:
         yield from _Parser(text).macros()
     except _Unreadable as exc:
@@ -186,9 +181,7 @@ def _find_misuses(
 class _Unreadable(Exception):
     def __init__(self, offset: int, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.offset = offset
-        self.message = message
-        self.hint = hint
+        self.offset, self.message, self.hint = offset, message, hint
 
 
 class _Parser:
@@ -206,15 +199,28 @@ class _Parser:
                 raise _Unreadable(start.start(), message, "Or it would be text.")
             arguments: dict[str, Argument] = {}
             behind: list[tuple[str, re.Match[str]]] = []
-            while self._reach_argument(start):
+            while True:
+                before = self._at
+                self._match(_SPACE)
+                if self._at == len(self._text):
+                    message = f"the macro {start[0]} is not closed"
+                    raise _Unreadable(start.start(), message, "Close it with }}.")
+                if self._skip("}}"):
+                    break
+                if self._at == before:
+                    raise self._fail_at("a blank or }}")
                 key = self._match(_KEY)
                 if key is None:
                     raise self._fail_at("key=value or }}")
                 if key[1] in arguments:
                     raise _Unreadable(key.start(), f"the parameter {key[1]!r} is given twice")
                 heredoc = self._match(_HEREDOC)
-                if heredoc is None:
-                    arguments[key[1]] = self._read_value()
+                if heredoc is None and self._skip("["):
+                    arguments[key[1]] = tuple(self._read_entries("]", self._read_item))
+                elif heredoc is None and self._text.startswith(">>", self._at):
+                    raise _Unreadable(self._at, "a heredoc needs a name", "Write >>NAME.")
+                elif heredoc is None:
+                    arguments[key[1]] = self._read_word(_BARE, "a value")
                 elif _LINE_END.match(self._text, self._at):
                     arguments[key[1]] = self._read_heredoc(heredoc)
                 else:
@@ -223,18 +229,6 @@ class _Parser:
             for name, heredoc in behind:
                 arguments[name] = self._read_heredoc(heredoc)
             yield Macro(start[1], arguments, start.start(), self._at)
-
-    def _reach_argument(self, start: re.Match[str]) -> bool:
-        """Move to the next argument. Return False if the macro ends instead."""
-        before = self._at
-        self._match(_SPACE)
-        if self._at == len(self._text):
-            raise _Unreadable(start.start(), f"the macro {start[0]} is not closed", "Close it with }}.")
-        if self._skip("}}"):
-            return False
-        if self._at == before:
-            raise self._fail_at("a blank or }}")
-        return True
 
     def _read_heredoc(self, announced: re.Match[str]) -> str:
         if self._match(_LINE_END) is None:
@@ -247,13 +241,6 @@ class _Parser:
         text = self._text[self._at : found.start()]
         self._at = found.end()
         return text.removesuffix("\n").removesuffix("\r")
-
-    def _read_value(self) -> Argument:
-        if self._skip("["):
-            return tuple(self._read_entries("]", self._read_item))
-        if self._text.startswith(">>", self._at):
-            raise _Unreadable(self._at, "a heredoc needs a name", "Write >>NAME.")
-        return self._read_word(_BARE, "a value")
 
     def _read_word(self, bare: re.Pattern[str], expected: str) -> str:
         start = self._at
@@ -296,7 +283,6 @@ class _Parser:
         return pairs
 
     def _read_entries(self, end: str, read: Callable[[], T]) -> Iterator[T]:
-        """Read the entries up to `end`, which are separated by commas."""
         self._match(_SPACE)
         while not self._skip(end):
             yield read()
@@ -359,9 +345,8 @@ def prose(tags: Mapping[str, Tag]) -> Render:
                 words = [option[key] for key in ("label", "description") if option.get(key)]
                 option = ": ".join(words) or ", ".join(option.values())
             lines.append(f"\n{len(lines) + 1}. {option}")
-        return f"Ask the user this, and end your turn:\n\n{arguments['question']}\n{''.join(lines)}".rstrip(
-            "\n"
-        )
+        text = f"Ask the user this, and end your turn:\n\n{arguments['question']}\n{''.join(lines)}"
+        return text.rstrip("\n")
 
     return {
         "skill_activation": activate,

@@ -57,8 +57,7 @@ class Match(NamedTuple):
 
 
 class NoteOverlap(UsageError):
-    """An error for a lesson on whose subject a note exists: the caller must choose between adding to that note and
-    creating a separate one."""
+    """An error for a lesson on whose subject a note exists: the caller chooses where the lesson goes."""
 
     def __init__(self, file: str, matches: Sequence[Match], overlap: int) -> None:
         best = matches[0]
@@ -68,8 +67,7 @@ class NoteOverlap(UsageError):
             f"both (from {overlap}% on it counts). Words in both: {words}",
             hint=f"Say whether it goes `into` {best.name} or stays apart, as a `new` note.",
         )
-        self.file = file
-        self.matches = tuple(matches)
+        self.file, self.matches = file, tuple(matches)
 
 
 # -- adding --
@@ -86,10 +84,8 @@ def add(
     is_new: bool = False,
     thresholds: Thresholds = THRESHOLDS,
 ) -> ToolReply:
-    """Keep a lesson: in the note `into` or, without `into`, in a new note unless there is a note on the same subject.
-
-    With `is_new`, create a new note even then. `mask` knows the secrets that must not be stored.
-    """
+    """Keep a lesson: in the note `into` or, without `into`, in a new note unless there is a note on the same subject
+    (with `is_new`, even then). `mask` knows the secrets that must not be stored."""
     file, kept = note_name.new_memory(name, category), note.clean(text)
     keyscan.refuse_secrets(kept, mask)
     if into is not None:
@@ -102,9 +98,8 @@ def add(
             note.rewrite(project, target, joined)
         else:
             if os.path.lexists(path := os.path.join(note.folder(project, "memory"), file)):
-                raise UsageError(
-                    f"{path} exists already", hint=f"Put it `into` {file}, or choose another name."
-                )
+                hint = f"Put it `into` {file}, or choose another name."
+                raise UsageError(f"{path} exists already", hint=hint)
             if not is_new and (matches := overlapping(project, file, kept, thresholds)):
                 raise NoteOverlap(file, matches, thresholds.overlap)
             target = note.create(project, "memory", file, kept)

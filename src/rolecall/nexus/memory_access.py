@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -31,11 +32,6 @@ class Access(NamedTuple):
     access_count: int
     last_agent: str
     schema_version: str | None = None
-
-    def plus(self, other: Access) -> Access:
-        """Combine two entries: add the counts, and keep the later read."""
-        last = max(self, other, key=lambda access: moment(access.last_accessed_ts))
-        return last._replace(access_count=self.access_count + other.access_count)
 
 
 Log: TypeAlias = dict[str, Access]
@@ -70,10 +66,13 @@ def read(project: Folder) -> Log:
 
 
 def merge(accesses: Iterable[Access]) -> Log:
-    """Combine entries, which can come from several logs, into one entry per path."""
+    """Combine entries into one entry per path: add the counts, and keep the later read."""
     log: Log = {}
     for access in accesses:
-        log[access.path] = log[access.path].plus(access) if access.path in log else access
+        if known := log.get(access.path):
+            last = max(known, access, key=lambda one: moment(one.last_accessed_ts))
+            access = last._replace(access_count=known.access_count + access.access_count)
+        log[access.path] = access
     return log
 
 
@@ -139,10 +138,7 @@ def _problem_of(value: Any) -> str:
             return f"{name} is {field!r}, which holds bytes that are not UTF-8"
     if not re.fullmatch(r"[0-9]+\.[0-9]+", value.get("schema_version", "0.10")):
         return f"schema_version cannot be {value['schema_version']!r}"
-    try:
-        if project_paths.is_time(value["last_accessed_ts"]):
-            moment(value["last_accessed_ts"])
+    with suppress(ValueError):  # an invalid date
+        if project_paths.is_time(at := value["last_accessed_ts"]) and moment(at):
             return ""
-    except ValueError:  # an invalid date
-        pass
     return f"last_accessed_ts is {value['last_accessed_ts']!r}, not a time such as 2026-01-31T09:30:00.000Z"

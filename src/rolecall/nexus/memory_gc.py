@@ -39,8 +39,7 @@ _PATH = re.compile(
     r"(?<![\w/:.~$@\\+-])(?:\.?[\w+-][\w.+@-]*/)+[\w.+@-]*|`\.?[\w+-][\w.+-]*\.[A-Za-z]\w{0,7}`"
 )
 _MOST_PATHS, _LONGEST_PATH = 1000, 300
-"""The maximum number and length of the paths passed to one git command, because the system limits the length of a
-command's arguments."""
+"""The maximum number and length of the paths for one git command, whose arguments the system limits."""
 _JUDGED = 4 * note.LARGEST
 """The number of bytes of a note that are examined, because another program could have written a very long note."""
 
@@ -53,9 +52,6 @@ class ForgetSignal(NamedTuple):
 class ForgetCandidate(NamedTuple):
     note: ProjectNote
     signals: tuple[ForgetSignal, ...]
-
-
-# -- finding candidates --
 
 
 def candidates(
@@ -91,9 +87,8 @@ def candidates(
         if missing and 2 * len(missing) >= len(named):
             shown = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
             rest = f"; it names {len(named)}" if len(named) > len(missing) else ""
-            signals.append(
-                ForgetSignal("gone", f"names paths that the repository has no more: {shown}{rest}")
-            )
+            reason = f"names paths that the repository has no more: {shown}{rest}"
+            signals.append(ForgetSignal("gone", reason))
         if signals:
             found.append(ForgetCandidate(each, tuple(signals)))
     return sorted(found, key=lambda candidate: (-len(candidate.signals), candidate.note.name))
@@ -102,8 +97,7 @@ def candidates(
 def _successors(
     notes: Sequence[ProjectNote], texts: Mapping[str, str], share: float
 ) -> Callable[[ProjectNote], str]:
-    """Return a function that explains which other note has taken the place of a note; its result is empty if none
-    has."""
+    """Return a function that explains which other note has taken the place of a note, if one has."""
     profiles = {name: profile_of(name, text) for name, text in texts.items()}
     near, by_name = similarity.near(profiles, share), {each.name: each for each in notes}
 
@@ -133,8 +127,7 @@ def _paths(text: str) -> list[str]:
 
 
 def _find_gone(project: Folder, texts: Iterable[str]) -> set[str]:
-    """Return the named paths that git once had and that no longer exist. One git command searches for the paths of all
-    notes."""
+    """Return the named paths that git once had and that no longer exist, by one git command for all notes."""
     folder = os.path.abspath(project)
     named = dict.fromkeys(path for text in texts for path in _paths(text))
     missing = [path for path in named if not os.path.lexists(os.path.join(folder, path))][:_MOST_PATHS]
@@ -147,9 +140,6 @@ def _find_gone(project: Folder, texts: Iterable[str]) -> set[str]:
         while path := os.path.dirname(path):
             deleted.add(path)
     return deleted.intersection(missing)
-
-
-# -- deleting --
 
 
 def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[ToolReply]:
@@ -167,28 +157,21 @@ def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> l
 def delete_automatically(
     project: Folder, *, is_enabled: bool, at: str | None = None, thresholds: Thresholds = THRESHOLDS
 ) -> ToolReply:
-    """Delete every note for which enough signals hold. Keep a note that could not be restored, and report the
-    reason."""
+    """Delete every note for which enough signals hold, and report those that could not be restored."""
     if not is_enabled:
-        raise UsageError(
-            "deleting without asking is not switched on",
-            hint=Hint(
-                "Switch it on, or look first and name the notes to delete", "enable_deletion", key=SETTING
-            ),
-        )
+        advice = "Switch it on, or look first and name the notes to delete"
+        hint = Hint(advice, "enable_deletion", key=SETTING)
+        raise UsageError("deleting without asking is not switched on", hint=hint)
     deleted: list[ToolReply] = []
     stayed: dict[str, str] = {}
-
-    def next_to_go() -> ForgetCandidate | None:
-        for candidate in candidates(project, at=at, thresholds=thresholds):
-            if len(candidate.signals) >= thresholds.signals and candidate.note.name not in stayed:
-                return candidate
-        return None
-
     with state_file.hold_lock(project) as lock:
-        # Judge again after each deletion, because a note whose duplicate was deleted could be the last one with its
-        # content.
-        while candidate := next_to_go():
+        # Judge again after each deletion: a note whose duplicate was deleted could be the last one with its content.
+        while True:
+            found = candidates(project, at=at, thresholds=thresholds)
+            ready = [one for one in found if len(one.signals) >= thresholds.signals]
+            candidate = next((one for one in ready if one.note.name not in stayed), None)
+            if candidate is None:
+                break
             try:
                 kept = forget.find_kept(project, candidate.note.name)
                 deleted.append(_delete(project, lock, kept, candidate.signals))

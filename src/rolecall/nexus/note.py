@@ -81,9 +81,8 @@ def content(note: ProjectNote) -> bytes:
     try:
         file = os.open(note.path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as exc:
-        raise UsageError(
-            f"{note.path} cannot be read: {exc.strerror}", hint="Look what became of it."
-        ) from exc
+        hint = "Look what became of it."
+        raise UsageError(f"{note.path} cannot be read: {exc.strerror}", hint=hint) from exc
     with open(file, "rb") as opened:
         return opened.read()
 
@@ -93,10 +92,8 @@ def text(note: ProjectNote) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as exc:
-        raise UsageError(
-            f"{note.path} is not UTF-8: byte {exc.start} is {data[exc.start]:#04x}",
-            hint="Convert the file, then read it again.",
-        ) from exc
+        problem, hint = f"byte {exc.start} is {data[exc.start]:#04x}", "Convert the file, then read it again."
+        raise UsageError(f"{note.path} is not UTF-8: {problem}", hint=hint) from exc
 
 
 def clean(text: str) -> str:
@@ -113,10 +110,8 @@ def clean(text: str) -> str:
 def refuse_oversize(text: str) -> None:
     size = len(encode(text))
     if size > LARGEST:
-        raise UsageError(
-            f"the text has {size:,} bytes; a note has {LARGEST:,} at most",
-            hint="Keep only what must be remembered, and say where to find the rest.",
-        )
+        hint = "Keep only what must be remembered, and say where to find the rest."
+        raise UsageError(f"the text has {size:,} bytes; a note has {LARGEST:,} at most", hint=hint)
 
 
 def encode(text: str) -> bytes:

@@ -50,14 +50,12 @@ def is_file_name(full: str) -> bool:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether a text has no lone surrogates, which JSON allows and Python uses for invalid bytes in file
-    names."""
+    """Return whether a text has no lone surrogates, which JSON allows and Python uses for invalid bytes."""
     return not re.search(r"[\ud800-\udfff]", text)
 
 
 def new_memory(name: str, category: str | None = None) -> str:
-    """Return the file name of a new memory note. If the name violates the policy, raise an error that suggests a better
-    one."""
+    """Return the file name of a new memory note. The error for a bad name suggests a better one."""
     full = file_name(name)
     written = category_of(full)
     if category and written and written != category:
@@ -78,7 +76,16 @@ def new_memory(name: str, category: str | None = None) -> str:
             f"A name is {FEWEST_WORDS} to {MOST_WORDS} lower-case words for the subject, joined by hyphens, with a "
             f"category before them if there is one ({', '.join(CATEGORIES)}). "
         )
-        raise UsageError(f"{full} {reason}", hint=f"{policy}{_suggestion(full)}")
+        plain = _kebab(full)
+        prefix = category_of(f"{plain}-")
+        words = plain.removeprefix(prefix).strip("-").split("-")
+        dated = list(_passing(words))
+        kept = [word for word in words if word and word not in dated][:MOST_WORDS]
+        better = "-".join([prefix, *kept] if prefix else kept) + ".md"
+        advice = f"Call it, for example, {better}."
+        if len(kept) < FEWEST_WORDS or len(better) > LONGEST:
+            advice = "Say in a few words what it is about, such as retry-limits.md."
+        raise UsageError(f"{full} {reason}", hint=f"{policy}{advice}")
     return full
 
 
@@ -91,8 +98,7 @@ def new_rule(name: str) -> str:
 
 
 def from_text(text: str) -> str:
-    """Return a name for a new note, made from the first meaningful words of a text, or "" if too few words are
-    suitable."""
+    """Return a name for a new note from the first meaningful words of a text, or "" if they are too few."""
     words = [word for word in similarity.telling_words(text[:1_000]) if re.fullmatch("[a-z0-9]+", word)]
     passing = set(_passing(words))
     kept = [word for word in words if word not in passing and not word.isdigit() and word not in CATEGORIES]
@@ -109,9 +115,6 @@ def topic_of(file: str) -> str:
     """Return the subject in a note's name, without the category and extension."""
     category = category_of(file)
     return file.removesuffix(".md").removeprefix(f"{category}-" if category else "")
-
-
-# -- problems with a name --
 
 
 def _objection(full: str) -> str:
@@ -142,24 +145,8 @@ def _counts(word: str) -> bool:
     return word in ("v", "version") or _MONTH.fullmatch(word) is not None
 
 
-# -- suggesting another name --
-
-
-def _suggestion(full: str) -> str:
-    plain = _kebab(full)
-    category = category_of(f"{plain}-")
-    words = plain.removeprefix(category).strip("-").split("-")
-    passing = set(_passing(words))
-    kept = [word for word in words if word and word not in passing][:MOST_WORDS]
-    better = "-".join([category, *kept] if category else kept) + ".md"
-    if len(kept) < FEWEST_WORDS or len(better) > LONGEST:
-        return "Say in a few words what it is about, such as retry-limits.md."
-    return f"Call it, for example, {better}."
-
-
 def _kebab(name: str) -> str:
-    """Return the last part of `name` in lower case, with its words joined by hyphens, or "" if no letters or digits are
-    left."""
+    """Return the last part of `name` as lower-case words joined by hyphens, or "" if nothing is left."""
     base = re.split(r"[/\\]", name.rstrip("/\\"))[-1].removesuffix(".md")
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", base).lower().translate(_TRANSLITERATED)
     letters = unicodedata.normalize("NFKD", spaced).encode("ascii", "ignore").decode()

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from rolecall.nexus import project_paths, state_file
 from rolecall.nexus.project_paths import Folder
+
+if TYPE_CHECKING:
+    from rolecall.nexus.state import Task as StateTask
 
 ToolReply: TypeAlias = dict[str, Any]
 """The JSON object that a tool or a verb returns."""
@@ -23,21 +26,15 @@ TASK_STATUSES = ("pending", "in_progress", "completed")
 REUSE_POLICIES = ("fresh", "resume_if_same_artifact", "resume")
 
 
-class HasProgress(Protocol):
+class PlanProgress(NamedTuple):
     """The fields that determine whether a task can be started."""
 
-    @property
-    def id(self) -> float: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def deps(self) -> Sequence[float]: ...
-
-
-class PlanProgress(NamedTuple):
     id: float
     status: str
     deps: Sequence[float]
+
+
+HasProgress: TypeAlias = "PlanProgress | StateTask"
 
 
 def progress_of(task: Task) -> PlanProgress:
@@ -57,8 +54,7 @@ def summarize(tasks: Sequence[HasProgress]) -> ToolReply:
 
 
 def ready_ids(tasks: Sequence[HasProgress]) -> list[float]:
-    """Return the ids of the pending tasks whose dependencies are all completed. A missing dependency counts as
-    incomplete."""
+    """Return the ids of the pending tasks whose dependencies all exist and are completed."""
     done = {task.id for task in tasks if task.status == "completed"}
     return [
         task.id

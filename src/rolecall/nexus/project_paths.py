@@ -32,8 +32,7 @@ def state(project: Folder, name: str = "") -> str:
 
 
 def ours(project: Folder, name: str = "") -> str:
-    """Return the folder that only Rolecall is allowed to touch, or the path of one file in it; Rolecall does not touch
-    the folders of other harnesses."""
+    """Return the folder that belongs to Rolecall alone among the harnesses, or the path of a file in it."""
     return os.path.join(state(project, HARNESS), name) if name else state(project, HARNESS)
 
 
@@ -63,8 +62,7 @@ def is_harness_id(value: object) -> bool:
 
 
 def of_harness(project: Folder, name: str) -> str:
-    """Return the path of a file that hooks keep: agents, sessions, logs, reads of notes. The lock and its files are in
-    `ours`."""
+    """Return the path of a file that hooks keep, such as agents and sessions. The lock is in `ours`."""
     return os.path.join(state(project, _harness), name)
 
 

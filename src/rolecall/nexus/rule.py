@@ -27,9 +27,8 @@ def add(project: Folder, name: str, text: str, *, mask: Mask, tags: Iterable[str
     words = list(dict.fromkeys(tags))
     for word in words:
         if not _TAG.fullmatch(word):
-            raise UsageError(
-                f"{word!r} is not a tag", hint="A tag is lower-case letters, digits and hyphens: frontend."
-            )
+            hint = "A tag is lower-case letters, digits and hyphens: frontend."
+            raise UsageError(f"{word!r} is not a tag", hint=hint)
     line = f"<!-- tags: {', '.join(words)} -->\n\n" if words else ""
     with state_file.hold_lock(project):
         made = note.create(project, "rules", file, line + kept)

@@ -26,13 +26,11 @@ _LONGEST_LOCK = 1_000
 class TaskRun(NamedTuple):
     thread: str
     is_settled: bool = False
-    """Whether the thread is done and the task list says so. If the task is pending again after that, it was
-    reopened."""
+    """Whether the thread is done and the task list says so. A task that is pending after that was reopened."""
     redoes: tuple[float, ...] = ()
     """The tasks that this task has checked and rejected; their work is done again in this task's thread."""
     is_planned: bool = False
-    """Whether the thread has yet to be created. The run is recorded before that, so that every thread belongs to a
-    known task."""
+    """Whether the thread has yet to be created: the run is recorded first, so every thread has a task."""
 
 
 def key(task: Task) -> str:
@@ -48,9 +46,8 @@ def load(project: Folder) -> dict[str, TaskRun]:
         return {}
     try:
         runs = {name: TaskRun(**entry) for name, entry in json.loads(data)["runs"].items()}
-        return {
-            name: run._replace(thread=str(run.thread), redoes=tuple(run.redoes)) for name, run in runs.items()
-        }
+        pairs = runs.items()
+        return {name: run._replace(thread=str(run.thread), redoes=tuple(run.redoes)) for name, run in pairs}
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as exc:
         raise state_file.DamagedFile(path, data, f"not a list of runs: {exc!r}") from exc
 
@@ -88,12 +85,8 @@ def run_alone(project: Folder) -> Iterator[None]:
 
 
 def threads_at_work(project: Folder) -> tuple[str, ...]:
-    """Return the threads of a running `plan run`, or an empty tuple if none is running.
-
-    The function reads the process from the lock file instead of trying the lock, which could block a run that is just
-    starting. A run that was killed leaves its process in the file; `holder` detects whether that process is still
-    alive.
-    """
+    """Return the threads of a running `plan run`, or an empty tuple if none is running."""
+    # Trying the lock could block a run that is just starting. A run that was killed leaves its process in the file.
     try:
         with open(project_paths.ours(project, _LOCK), encoding="utf-8", errors="replace") as file:
             _, _, process = file.read(_LONGEST_LOCK).partition("\n")

@@ -17,8 +17,8 @@ from rolecall.store.canonical import JsonObject
 
 Message: TypeAlias = JsonObject
 PREFIX = "nx_"
-_START = "from rolecall.__main__ import command; raise SystemExit(command())"
-_COMMAND = (sys.executable, "-P", "-c", _START, "mcp")
+ROLECALL = (sys.executable, "-P", "-c", "from rolecall.__main__ import command; raise SystemExit(command())")
+"""The command that starts this program itself."""
 _PATIENCE = 60
 """The number of seconds after which a server that does not answer is stopped."""
 _OPENING = {
@@ -87,7 +87,7 @@ class ServerChild:
     def _ask(self, method: str, params: Message) -> Message:
         if self._child is None:
             self._child = subprocess.Popen(  # noqa: S603 -- no shell is involved
-                [*(self.command or (*_COMMAND, "--project", self.project, "--only", "nexus"))],
+                [*(self.command or (*ROLECALL, "mcp", "--project", self.project, "--only", "nexus"))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.stderr,

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from rolecall.knowledge.words import split_unspaced, stem
 
 OVERLAP = 0.35
-"""The minimum score at which two notes count as being on the same subject. Notes on different subjects in one project
-stay below 0.25."""
+"""The minimum score of two notes on the same subject. In one project, others stay below 0.25."""
 CONTAINED = 0.7
 """The minimum share at which a note adds little to another note."""
 
@@ -35,8 +34,7 @@ _EMPTY_WORDS = frozenset(_EVERYWHERE.split())
 
 
 class Profile(NamedTuple):
-    """The features by which notes are compared: the weight of each word and word pair, and the spelling of each
-    word."""
+    """The features by which notes are compared: words and word pairs with their weights, and spellings."""
 
     weights: dict[str, float]
     written: dict[str, str]

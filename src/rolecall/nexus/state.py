@@ -100,8 +100,7 @@ def _decode_tasks(data: bytes) -> TaskFile:
 
 
 def refuse_repeats(data: bytes, name: str) -> None:
-    """Raise an error for a file that contains its list twice, perhaps after a merge, because the next change would lose
-    one."""
+    """Raise an error for a file that has its list twice, perhaps after a merge: the next change would lose one."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if [key for key, _ in pairs].count(name) > 1:
@@ -212,8 +211,7 @@ def save_tasks(project: Folder, file: TaskFile, *, longer_than: TaskFile | None 
 
 
 def encoded_tasks(project: Folder, file: TaskFile) -> Sequence[bytes]:
-    """Return the loaded tasks as the entries of a JSON list, in parts. The tasks of a large file are encoded only
-    once."""
+    """Return the loaded tasks as entries of a JSON list, in parts. A large file is encoded only once."""
     path = project_paths.state(project, project_paths.TASKS)
     known = _known.get(path)
     if known is None or known.value is not file:

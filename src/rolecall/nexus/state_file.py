@@ -36,11 +36,9 @@ written twice within one tick of the clock; writing a larger file takes longer t
 _FIRST_NAP, _LONGEST_NAP = 0.001, 0.02
 
 is_taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("is_taken_back", default=None)
-"""A function that returns whether the caller has given up. It is called while waiting for the lock. None for a caller
-that never gives up."""
+"""A function that returns whether the caller has given up waiting for the lock; None if it never does."""
 patience_ends: ContextVar[float | None] = ContextVar("patience_ends", default=None)
-"""The time at which to stop waiting for the lock, by `time.monotonic`, or None to wait without end. A free lock is
-taken even after that time."""
+"""The time (`time.monotonic`) at which to stop waiting for the lock; a free lock is taken even later."""
 
 
 class FoundBytes(NamedTuple):
@@ -110,9 +108,8 @@ def hold_lock(project: Folder) -> Iterator[int]:
     try:
         if not os.path.isdir(ours):
             if not os.path.isdir(project):
-                raise UsageError(
-                    f"the folder {os.fspath(project)!r} does not exist", hint="Name the project's folder."
-                )
+                hint = "Name the project's folder."
+                raise UsageError(f"the folder {os.fspath(project)!r} does not exist", hint=hint)
             for folder in (project_paths.nexus(project), project_paths.state(project), ours):
                 make_folder(folder)
         path = os.path.join(ours, _LOCK)
@@ -160,8 +157,7 @@ def _wait_for(file: int, path: str) -> None:
 
 
 def ignore_state(project: Folder) -> None:
-    """Make git ignore the state if an existing `.nexus/.gitignore` does not; `hold_lock` creates a missing
-    `.gitignore`."""
+    """Make git ignore the state if an existing `.nexus/.gitignore` does not; `hold_lock` creates a missing one."""
     path = os.path.join(project_paths.nexus(project), ".gitignore")
     data = None if os.path.islink(path) else read(path)
     if data is None:

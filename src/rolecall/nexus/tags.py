@@ -124,8 +124,7 @@ def detect(message: str, tags: Mapping[str, Tag]) -> Detection:
 
 
 def slash(message: str, skills: Collection[str], tags: Mapping[str, Tag]) -> Activation | None:
-    """Return the skill that a message starting with `/skill words` activates, or None. The first word can be one of the
-    skill's modes."""
+    """Return the skill that `/skill words` activates, or None. The first word can be a mode of the skill."""
     first, _, rest = message.strip().partition("\n")
     command, _, words = first.partition(" ")
     skill = command.removeprefix("/")
@@ -141,8 +140,7 @@ def slash(message: str, skills: Collection[str], tags: Mapping[str, Tag]) -> Act
 def _tags_at(
     line: str, at: int, tags: Mapping[str, Tag], unknown: dict[str, None]
 ) -> tuple[list[tuple[Tag, str]], int]:
-    """Return the adjacent tags that start at `at`, and the position where they end. If the brackets are a Markdown
-    link, there are no tags."""
+    """Return the adjacent tags that start at `at`, and where they end. A Markdown link is not a tag."""
     group: list[tuple[Tag, str]] = []
     end = at
     while match := _TAG.match(line, at):

@@ -18,7 +18,7 @@ _MOST_RUNS = 8
 
 
 def status(task: Task, can_begin: Collection[float]) -> str:
-    """Return the status of a task for people, for whom a pending task is either ready or waiting."""
+    """Return the status of a task for people, who see a pending task as ready or waiting."""
     if task["status"] != "pending":
         return str(task["status"])
     return "ready" if task["id"] in can_begin else "waiting"
@@ -63,8 +63,7 @@ def to_text(tasks: Sequence[Task]) -> str:
 
 
 def _waves(tasks: Sequence[Task]) -> Iterator[tuple[str, list[Task]]]:
-    """Yield the tasks in waves that can be done one after another, each with a heading. Tasks that can never be done
-    come last."""
+    """Yield the tasks in waves that can be done one after another, each with a heading; last those that never can."""
     waits_for = {number: set(task["deps"]) for number, task in enumerate(tasks)}
     followers: dict[float, list[int]] = {}
     for number, deps in waits_for.items():
@@ -103,11 +102,8 @@ def to_dot(tasks: Sequence[Task]) -> str:
     return "\n".join([*lines, "}"])
 
 
-DRAWN_AS: Mapping[str, Callable[[Sequence[Task]], str]] = {
-    "text": to_text,
-    "mermaid": to_mermaid,
-    "dot": to_dot,
-}
+DRAWN_AS: Mapping[str, Callable[[Sequence[Task]], str]]
+DRAWN_AS = {"text": to_text, "mermaid": to_mermaid, "dot": to_dot}
 
 
 def _one_line(text: str) -> str:
@@ -115,8 +111,7 @@ def _one_line(text: str) -> str:
 
 
 def check_deps(tasks: Iterable[Task], deps: Sequence[float]) -> None:
-    """Raise an error for a new task that could never start, because a dependency does not exist or waits for the new
-    task."""
+    """Raise an error for a new task that could never start, by a missing or a circular dependency."""
     deps_of = {task["id"]: task["deps"] for task in tasks}
     if unknown := [dep for dep in deps if dep not in deps_of]:
         known = f"Tasks: {ids(deps_of)}." if deps_of else "There are no tasks yet."

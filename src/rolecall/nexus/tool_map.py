@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from rolecall.nexus import dispatch
 
 LEAD_ONLY = tuple(f"nx_{name}" for name, tool in dispatch.TOOLS.items() if tool.is_for_lead)
-"""The tools that plan or decide. They are reserved for Lead; no catalogue agent uses them, regardless of its
-capabilities."""
+"""The tools that plan or decide, which no catalogue agent uses, regardless of its capabilities."""
 
 TOOL_NAMES: Mapping[str, str] = {
     "claude": "mcp__rolecall__{}",

@@ -26,12 +26,10 @@ else:
 
 FILE = "agent-tracker.json"
 _LONGEST_MESSAGE = 2_000
-"""The maximum number of characters kept from an agent's last message, because the file is read at every start and end
-of an agent."""
+"""The maximum length of an agent's last message, because each start and end of an agent reads the file."""
 _LATEST_SECONDS = 120
 _MOST, _LARGEST = 100, 50_000
-"""The maximum number of entries and bytes, unless more agents are running. They are limited because a host waits while
-the file is read."""
+"""The maximum number of entries and bytes, unless more agents are running: a host waits for the file."""
 
 Entry: TypeAlias = dict[str, Any]
 
@@ -173,8 +171,7 @@ def problem_of(found: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _parse(path: str, data: bytes) -> tuple[Entry, ...]:
-    """Return the entries of a file, which must not be changed. They are cached, because an event reads the list more
-    than once."""
+    """Return the entries, which must not be changed. They are cached, because an event reads them repeatedly."""
     try:
         found = json.loads(data)
         problem = problem_of(found)
@@ -186,8 +183,7 @@ def _parse(path: str, data: bytes) -> tuple[Entry, ...]:
 
 
 def _save(project: Folder, found: list[Entry], latest: Entry | None = None) -> None:
-    """Write the list. If it has too many entries, leave out the agents that ended and are oldest; `latest` always
-    stays."""
+    """Write the list. If it is too long, leave out the oldest agents that ended, but not `latest`."""
     lines = [json.dumps(entry, ensure_ascii=False) for entry in found]
     count, size, gone = len(lines), sum(map(len, lines)), set()
     for number, entry in enumerate(found):

@@ -15,19 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from rolecall.nexus.tags import Tag
 from rolecall.settings import form, yaml12
 from rolecall.settings.capabilities import RESTRICTIONS
-from rolecall.settings.form import (
-    At,
-    Choice,
-    Field,
-    Flag,
-    Form,
-    ListOf,
-    Reading,
-    Record,
-    Section,
-    Text,
-    Unreadable,
-)
+from rolecall.settings.form import At, Choice, Field, Flag, Form, ListOf, Reading, Record, Section, Text
 from rolecall.settings.yaml12 import Path, Position, Problem, YamlNode
 
 CATEGORIES = ("how", "do", "check")
@@ -57,7 +45,7 @@ class Parameter(NamedTuple):
     description: str
     required: bool
     value_type: str = ""
-    """The type of the parameter's value: `string` or `array`; any other text means any type."""
+    """The type of the value: `string` or `array`; any other text means any type."""
 
 
 class Invocation(NamedTuple):
@@ -75,8 +63,7 @@ class Vocabulary(NamedTuple):
 
 
 class VocabularyReader:
-    """A reader of the files in one folder, whose names are written with slashes. It collects the problems of the
-    files."""
+    """A reader of the files in one folder, whose names have slashes. It collects the problems."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -108,8 +95,7 @@ class VocabularyReader:
             return None
 
     def yaml(self, name: str, wanted: Form[T]) -> T | None:
-        """Return the value of a YAML file, or None if the file cannot be used. The reasons are added to the
-        problems."""
+        """Return the value of a YAML file, or None if the file has problems."""
         text = self.decode(name, self.raw(name))
         if text is None:
             return None
@@ -120,7 +106,7 @@ class VocabularyReader:
         reading = self._readings[name] = Reading(node, problems)
         value = wanted.read(node.value, At(reading))
         self.problems += form.in_order(reading.problems, self.path(name))
-        return None if reading.problems or isinstance(value, Unreadable) else value
+        return None if reading.problems or isinstance(value, form.Unreadable) else value
 
     def json(self, name: str, wanted: Form[T]) -> T | None:
         """Return the value of a JSON file as `yaml` does for a YAML file; problems have paths instead of lines."""
@@ -184,16 +170,14 @@ _INVOCATION = require(
 )
 _EXCEPTION = require(id=_DOTTED, applies_when=SENTENCE, treatment=SENTENCE, rationale=SENTENCE)
 _ENTRY = _keep(Entry, "id", "description")
+_MAKE_CAPABILITY = _keep(Capability, "id", "blocks_semantic_classes")
+_MAKE_INVOCATION = _keep(Invocation, "id", "semantic_params")
 _PARTS: Mapping[str, Form[Any]] = {
-    "capabilities": Record(
-        _keep(Capability, "id", "blocks_semantic_classes"), "a capability", {**_SIMPLE, **_CAPABILITY}
-    ),
+    "capabilities": Record(_MAKE_CAPABILITY, "a capability", {**_SIMPLE, **_CAPABILITY}),
     "categories": Record(_ENTRY, "a category", _SIMPLE),
     "resume_tiers": Record(_ENTRY, "a resume tier", _SIMPLE),
     "tags": Record(Tag, "a tag", {**_SIMPLE, **_TAG}),
-    "invocations": Record(
-        _keep(Invocation, "id", "semantic_params"), "an invocation", {**_SIMPLE, **_INVOCATION}
-    ),
+    "invocations": Record(_MAKE_INVOCATION, "an invocation", {**_SIMPLE, **_INVOCATION}),
     "task_exceptions": Record(_ENTRY, "a task exception", {**_SIMPLE, **_EXCEPTION}),
 }
 

@@ -1,5 +1,4 @@
-"""Claude Code's hook events converted to ours, and our answers to the JSON that Claude Code reads. See
-docs/hosts.md."""
+"""Claude Code's hook events converted to ours, and our answers to its JSON. See docs/hosts.md."""
 
 from __future__ import annotations
 
@@ -14,13 +13,11 @@ from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, read_event, text, tool_shape
 
 HAS_SKILL_COMMANDS = True
-"""Whether the host shows the model a skill's body when a user types `/nx-plan`; it does, because skills are installed
-as skills."""
+"""Whether the host itself shows the model a skill's body when a user types `/nx-plan`."""
 SKILL_FILES = (".claude/skills/{}/SKILL.md", "~/.claude/skills/{}/SKILL.md")
 """The paths to which `install` writes skills, for the project and for the user."""
 LIMIT = TextLimit(2 * 9_900, "utf-16-le")
-"""The limit on a hook's text. From a text of more than 10,000 characters, the host shows the model only the first 2,000
-and the path of a file with the rest."""
+"""The limit on a hook's text. Of more than 10,000 characters, the host shows the model only the first 2,000."""
 _NOTIFICATION = "<task-notification>"
 """The start of the message that the host itself writes when a background agent has ended."""
 _EDITS: Mapping[str, tuple[str, tuple[str, ...]]] = {

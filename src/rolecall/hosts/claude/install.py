@@ -48,8 +48,7 @@ _READS = (
     "knowledge_query",
 )
 _ALLOWED = tuple(f"mcp__{SERVER}__{name}" for name in _READS)
-"""The tools that need no permission, because they only read, or write only to `.nexus/`. Tools that delete or start
-agents need permission."""
+"""The tools that need no permission, because they only read, or write only to `.nexus/`."""
 _AGENT_RULE = re.compile(f"mcp__{SERVER}-(?!.*__).*")
 """A permission for all tools of an agent's server."""
 _FOR_LEAD = ("Agent", "ListAgents", "SendMessage", "Task", "Workflow", f"mcp__{SERVER}")
@@ -77,14 +76,12 @@ def pieces(setup: HostSetup) -> list[Piece]:
         enabled = ("enabledMcpjsonServers",)
         found.append(Items(_settings_path(setup), enabled, (SERVER,), lambda item: item == SERVER))
     for agent in setup.catalog.agents.values():
-        server = f"{SERVER}-{agent.id}"
+        server, denied = f"{SERVER}-{agent.id}", capabilities.denied_tools(DENIES, agent.capabilities)
         head = {
             "name": agent.id,
             "description": host_file.summary(agent),
             **setup.model(PROGRAM, agent),
-            "disallowedTools": ", ".join(
-                sorted({*capabilities.denied_tools(DENIES, agent.capabilities), *_FOR_LEAD})
-            ),
+            "disallowedTools": ", ".join(sorted({*denied, *_FOR_LEAD})),
             "mcpServers": [{server: _server(setup.server_command(agent.id))}],
         }
         names = f"The tools called `nx_…` here are those of the MCP server `{server}`: `mcp__{server}__nx_…`."
@@ -122,9 +119,6 @@ def _server_path(setup: HostSetup) -> str:
 
 def _settings_path(setup: HostSetup) -> str:
     return path(setup, "settings.local.json" if setup.scope == "project" else "settings.json")
-
-
-# -- contents --
 
 
 def _server(command: tuple[str, ...]) -> JsonObject:

@@ -34,9 +34,8 @@ def receive(folder: str, session: str, text: str, *, is_new: bool = False) -> Ho
     project = _find_project(folder)
     has_tag = bool(tags.detect(text, kit.tags).found or tags.slash(text, kit.skills, kit.tags))
     if not project or (not has_tag and not os.path.isdir(project_paths.nexus(project))):
-        return (
-            HostAnswer(context=_NO_PROJECT, notice=_NO_PROJECT) if has_tag and not project else HostAnswer()
-        )
+        text = _NO_PROJECT if has_tag and not project else ""
+        return HostAnswer(context=text, notice=text)
     answers, now = [], project_paths.now()
     project_paths.use_harness(kit.harness)
     if is_new or sessions.find(project, session) is None:
@@ -74,8 +73,7 @@ def list_tags() -> dict[str, str]:
 
 
 def _find_project(folder: str) -> str:
-    """Return the repository that contains a folder, or an empty string if that repository cannot be a project; a user's
-    home cannot."""
+    """Return the repository around a folder, or an empty string if it cannot be a project; a home cannot."""
     root = root_around(os.path.abspath(folder)) or ""
     is_home = os.path.realpath(root) == os.path.realpath(os.path.expanduser("~"))
     return root if root and not is_home and os.access(root, os.W_OK) else ""

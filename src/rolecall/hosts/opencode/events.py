@@ -30,8 +30,7 @@ from rolecall.hosts.payload import (
 from rolecall.settings.capabilities import FILES
 
 HAS_SKILL_COMMANDS = True
-"""Whether the host shows the model a skill's body when a user types `/nx-plan`; it does, because skills are commands in
-OpenCode."""
+"""Whether the host itself shows the model a skill's body when a user types `/nx-plan`."""
 _ANY_AGENT = "general"
 _RESULT = re.compile(r"<task_result>\n?(.*?)\n?</task_result>", re.DOTALL)
 _IN_BACKGROUND = re.compile(r'<task [^>]*state="running"')
@@ -64,8 +63,7 @@ def _message(payload: Payload) -> Event:
 
 
 def _complete(payload: Payload) -> Event | None:
-    """Convert the end of an agent. When the call that starts a background agent returns, the agent has only begun, so
-    that event is ignored."""
+    """Convert the end of an agent. The call that starts a background agent returns before the agent ends."""
     who, output = _who(payload), text(payload, "output")
     if who == LEAD or _IN_BACKGROUND.match(output):
         return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from rolecall.agents.adapters.opencode import DENIES
@@ -93,8 +92,7 @@ def _words(value: Any, *verb: str) -> tuple[str, ...]:
 
 
 def obstacles(setup: HostSetup) -> list[Obstacle]:
-    """Return an obstacle if the user's configuration has a server with our name, which takes precedence over our
-    server."""
+    """Return an obstacle if a configuration has a server with our name, which takes precedence over ours."""
     names = ("opencode.json", "opencode.jsonc")
     paths = [os.path.join(LAYOUT.user_folder(setup), name) for name in ("config.json", *names)]
     paths += filter(None, [setup.env.get("OPENCODE_CONFIG")])
@@ -104,9 +102,14 @@ def obstacles(setup: HostSetup) -> list[Obstacle]:
     theirs: JsonObject = {}
     place = ""
     for file in paths:  # the last file takes precedence
-        if server := _read_server(file):
-            theirs = {**theirs, **server}
-            place = file
+        try:
+            text = file_change.read_text(file) or "{}"
+            for pattern in (_COMMENTS, _LAST_COMMAS):  # the files are JSON with comments
+                text = pattern.sub(lambda found: found[1] or "", text)
+            if server := json.loads(text)["mcp"][SERVER]:
+                theirs, place = {**theirs, **server}, file
+        except (ValueError, LookupError, TypeError, RecursionError, RolecallError):
+            continue  # the file has no such server, or cannot be read
     if not place:
         return []
     if theirs.get("enabled") is False:
@@ -122,19 +125,6 @@ def obstacles(setup: HostSetup) -> list[Obstacle]:
 
 _COMMENTS = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMAS = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
-
-
-def _read_server(path: str) -> JsonObject:
-    """Return the server with our name in a configuration (JSON with comments), or an empty object if there is none or
-    the file cannot be read."""
-    try:
-        text = file_change.read_text(path) or "{}"
-        for pattern in (_COMMENTS, _LAST_COMMAS):
-            text = pattern.sub(lambda found: found[1] or "", text)
-        found = json.loads(text)["mcp"][SERVER]
-    except (ValueError, LookupError, TypeError, RecursionError, RolecallError):
-        return {}
-    return found if isinstance(found, Mapping) else {}
 
 
 def sample(event: str, folder: str) -> Payload:
