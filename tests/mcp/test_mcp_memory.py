@@ -35,7 +35,7 @@ def test_a_lesson_is_kept_and_read_in_the_name_of_the_caller(tmp_path: Path) -> 
         assert made["name"] == "external-retry-limits.md"
         refused = lead.call("memory_add", name="api-limits", text=LIMITS)["error"]
         assert "external-retry-limits.md seems to be on the same subject" in refused
-        assert "`into`" in refused and "`new`" in refused
+        assert "`memory_add` with `into` external-retry-limits.md or with `new`" in refused
         into = lead.call("memory_add", name="api-limits", text=LIMITS, into="external-retry-limits")
         assert into["created"] is False
         assert lead.call("rule_add", name="style", text="Short lines.", tags=["frontend"])["tags"] == [

@@ -314,8 +314,7 @@ def test_a_lesson_on_the_subject_of_a_note_is_not_made_another_note(project: Pat
     assert similarity.OVERLAP <= match.score <= 1
     assert {"429", "upstream", "exponentially", "blocked"} <= set(match.shared)
     assert "exponentially" in caught.value.message
-    assert "`into` retry-limits.md" in caught.value.hint
-    assert "`new`" in caught.value.hint
+    assert "into='retry-limits.md' or is_new=True" in caught.value.__notes__[0]
     assert len(note.list_notes(project, "memory")) == 2
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 TOOLS = {
     "add_task": "nx_task_add",
     "answer_thread": "thread_answer",
+    "choose_note": "memory_add",
     "index_repository": "knowledge_sync",
     "init_knowledge": "knowledge_init",
     "list_gallery": "workflow_list",
@@ -31,7 +32,11 @@ TOOLS = {
     "watch_thread": "thread_wait",
 }
 """The tool for each action that a tool can carry out."""
-_WITH = {"read_earlier": " and `before` {step}", "rebuild_index": " with `rebuild`"}
+_WITH = {
+    "choose_note": " with `into` {note} or with `new`",
+    "read_earlier": " and `before` {step}",
+    "rebuild_index": " with `rebuild`",
+}
 
 
 def word(hint: str, tools: Collection[str]) -> str:

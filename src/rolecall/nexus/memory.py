@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rolecall.errors import RolecallError, UsageError
+from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.nexus import forget, memory_access, note, note_name, project_paths, similarity, state_file
 from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.project_paths import Folder
@@ -65,7 +65,9 @@ class NoteOverlap(UsageError):
         super().__init__(
             f"{best.name} seems to be on the same subject as {file}: {best.score:.0%} of the shorter one is in "
             f"both (from {overlap}% on it counts). Words in both: {words}",
-            hint=f"Say whether it goes `into` {best.name} or stays apart, as a `new` note.",
+            hint=Hint(
+                f"Add it to {best.name}, or keep it apart in a note of its own", "choose_note", note=best.name
+            ),
         )
         self.file, self.matches = file, tuple(matches)
 
