@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,7 +71,7 @@ def test_only_the_request_that_a_collector_refuses_as_wrong_is_left_out(
     monkeypatch.setattr(otlp, "_MOST_SPANS", 1)
     told: list[str] = []
 
-    class OneLook:
+    class OneLook(Event):
         looks = iter((False, True))
 
         def wait(self, timeout: float | None = None) -> bool:

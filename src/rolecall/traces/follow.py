@@ -9,9 +9,9 @@ because their ids stay the same.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import xxhash
 
@@ -34,12 +34,6 @@ _LONGEST_PAUSE = 60.0
 """The maximum number of seconds between two attempts while the collector or the store is unreachable."""
 
 
-class Stop(Protocol):
-    """A protocol for ending a wait early; `threading.Event` implements it."""
-
-    def wait(self, timeout: float | None = None) -> bool: ...
-
-
 class Follower:
     def __init__(self, store: Store, collector: Collector, mask: Mask, say: Callable[[str], None]) -> None:
         """`say` is called with a sentence about each new problem, and with an empty string when the problem is over."""
@@ -51,7 +45,7 @@ class Follower:
         self._name = f"traces/{xxhash.xxh3_64_hexdigest(collector.url.encode())}"
         self._me = os.urandom(8).hex()
 
-    def run(self, stop: Stop) -> None:
+    def run(self, stop: threading.Event) -> None:
         """Send commits until `stop` is set. Retry sends that fail."""
         pause = 0.0
         while not stop.wait(pause):

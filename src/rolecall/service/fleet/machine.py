@@ -208,7 +208,6 @@ class Machine:
                 self.problems.note(name, "")
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-
         async def run() -> None:
             try:
                 await work
