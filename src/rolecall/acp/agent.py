@@ -248,8 +248,14 @@ class RolecallAgent:
     ) -> SetSessionConfigOptionResponse:
         session = self._get(session_id)
         with _report():
-            offered = await self._offer(session)
-            if not any(value in _values_of(one) for one in offered if one.id == config_id):
+            choices = [
+                option.value
+                for one in await self._offer(session)
+                if one.id == config_id and isinstance(one, SessionConfigOptionSelect)
+                for option in one.options
+                if isinstance(option, SessionConfigSelectOption)
+            ]
+            if value not in choices:
                 raise UsageError(f"{value!r} is not a choice for {config_id!r}")
             if config_id == "workflow":
                 session.workflow = str(value)
@@ -349,11 +355,6 @@ def _make_choice(ident: str, name: str, current: str, choices: dict[str, str]) -
     return SessionConfigOptionSelect(
         type="select", id=ident, name=name, current_value=current, options=options
     )
-
-
-def _values_of(choice: Choice) -> list[str]:
-    options = choice.options if isinstance(choice, SessionConfigOptionSelect) else []
-    return [one.value for one in options if isinstance(one, SessionConfigSelectOption)]
 
 
 def _read_block(block: Any) -> str:

@@ -64,7 +64,7 @@ class Knowledge:
         """Index the files that have changed or, with `rebuild`, all files. `progress` is called with the number of
         files done so far and the number of files to index; an error that `progress` raises leaves the index as it
         was."""
-        return queries.sync(self.root, tell=self._tell, is_anew=rebuild, progress=progress)
+        return queries.sync(self.root, tell=self._tell, rebuild=rebuild, progress=progress)
 
     def query(
         self,

@@ -145,7 +145,6 @@ def query(options: Namespace) -> int:
         _note(note)
     results: list[dict[str, Any]] = []
     for answer in found.answers:
-        trail = (" › " if answer.is_prose else ".").join(answer.trail)
         where = {"repository": answer.repository} if options.everywhere else {}
         results.append(
             {
@@ -153,7 +152,7 @@ def query(options: Namespace) -> int:
                 "path": answer.path,
                 "start": answer.start,
                 "end": answer.end,
-                "heading" if answer.is_prose else "symbol": trail,
+                "heading" if answer.is_prose else "symbol": answer.heading,
                 "score": round(answer.score, 4),
                 "stale": answer.is_stale,
                 "text": answer.text,

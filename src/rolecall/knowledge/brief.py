@@ -27,7 +27,7 @@ def brief(answers: Sequence[FoundPassage], *, budget: int) -> str:
     named: list[str] = []
     left = budget - tokens(_OPENING) - tokens(_FURTHER)
     for answer in answers:
-        name = " ".join((" › " if answer.is_prose else ".").join(answer.trail).split())
+        name = " ".join(answer.heading.split())
         path = answer.path.replace("\n", "\\n")
         place = f"{path}:{answer.start}-{answer.end}{f' {name}' if name else ''}"
         # The fence must be longer than any fence in the text.

@@ -37,7 +37,7 @@ def sync(
     root: str,
     *,
     tell: Tell,
-    is_anew: bool = False,
+    rebuild: bool = False,
     is_remembered: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> SyncReport:
@@ -50,7 +50,7 @@ def sync(
     embedder = CachedModel(_load_model(settings.embedding), place.cache_folder(home), tell)
     try:
         report = syncing.sync(
-            root, settings, embedder, mask=config.mask(), now=timestamp(), is_anew=is_anew, progress=progress
+            root, settings, embedder, mask=config.mask(), now=timestamp(), rebuild=rebuild, progress=progress
         )
     finally:
         embedder.close()
@@ -167,7 +167,7 @@ class Searcher:
             raise Damaged(why, hint=index.REBUILD)
         self._close(root)
         self._tell(f"{why}; it is rebuilt")
-        sync(root, tell=self._tell, is_anew=True)
+        sync(root, tell=self._tell, rebuild=True)
         found.notes.append(f"{why}; it was rebuilt")
         return self._reopen(root, place.settings_of(root))
 

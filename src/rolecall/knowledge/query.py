@@ -54,6 +54,11 @@ class FoundPassage:
     def is_prose(self) -> bool:
         return chunk.is_prose(self.path)
 
+    @property
+    def heading(self) -> str:
+        """The trail as one text, such as `Guide › Setup` or `Store.put`."""
+        return (" › " if self.is_prose else ".").join(self.trail)
+
 
 @dataclass(frozen=True)
 class OpenIndex:

@@ -55,21 +55,21 @@ def sync(
     *,
     mask: Mask,
     now: str,
-    is_anew: bool = False,
+    rebuild: bool = False,
     progress: Progress | None = None,
 ) -> SyncReport:
-    """Index changed files, or all files with `is_anew`. `progress` is called with the number of finished files and the
+    """Index changed files, or all files with `rebuild`. `progress` is called with the number of finished files and the
     total."""
     path = os.path.join(root, INDEX)
     work = _Sync(root, settings, embedder, mask, progress or (lambda _done, _total: None))
     with index.only_writer(root):
         try:
-            return work.run(path, now=now, is_anew=is_anew)
+            return work.run(path, now=now, rebuild=rebuild)
         except Damaged as error:
             why = error.message
         # The error kept the old file open; at this point it has been released.
         index.remove(path)
-        report = work.run(path, now=now, is_anew=True)
+        report = work.run(path, now=now, rebuild=True)
         report.notes.insert(0, f"{why}; it was rebuilt")
         return report
 
@@ -82,7 +82,7 @@ class _Sync:
     mask: Mask
     progress: Progress
 
-    def run(self, path: str, *, now: str, is_anew: bool) -> SyncReport:
+    def run(self, path: str, *, now: str, rebuild: bool) -> SyncReport:
         report = SyncReport(self.root)
         versions = f"chunk {chunk.VERSION}, words {words.VERSION}, secrets {secrets.VERSION}"
         recipe = f"{versions}, {self.settings.tokens} tokens"
@@ -97,7 +97,7 @@ class _Sync:
                 report.notes.append(
                     "files are now split into passages differently: everything is indexed again"
                 )
-            if state and (report.notes or is_anew):
+            if state and (report.notes or rebuild):
                 writer.clear()
                 dimensions = 0
             known = writer.digests()
@@ -112,11 +112,15 @@ class _Sync:
                 self.progress(0, len(changed))
             batch: list[_File] = []
             for number, each in enumerate(changed, 1):
-                file = self._read(each)
-                if isinstance(file, _File):
-                    batch.append(file)
-                else:
-                    report.skipped.append(file)
+                # Read the file only once, so that its passages and its digest belong together.
+                data = files.read(self.root, each, largest=self.settings.largest_file)
+                text = data if isinstance(data, Skipped) else files.decode(each, data)
+                if isinstance(data, bytes) and isinstance(text, str):
+                    safe = secrets.without_secrets(text, self.mask)
+                    found = chunk.passages(each, safe, limit=self.settings.tokens)
+                    batch.append(_File(each, files.digest(data), found))
+                elif isinstance(text, Skipped):
+                    report.skipped.append(text)
                     if each in known:
                         writer.remove(each)
                         report.removed.append(each)
@@ -131,17 +135,6 @@ class _Sync:
                 model=self.embedder.name, dimensions=dimensions, recipe=recipe, synced=now
             )
         return report
-
-    def _read(self, path: str) -> _File | Skipped:
-        """Read a file only once, so that its passages and its digest belong together."""
-        data = files.read(self.root, path, largest=self.settings.largest_file)
-        if isinstance(data, Skipped):
-            return data
-        text = files.decode(path, data)
-        if isinstance(text, Skipped):
-            return text
-        safe = secrets.without_secrets(text, self.mask)
-        return _File(path, files.digest(data), chunk.passages(path, safe, limit=self.settings.tokens))
 
     def _put(self, writer: Writer, batch: Sequence[_File], dimensions: int) -> int:
         """Embed and write the passages of some files, and return the length of the vectors."""

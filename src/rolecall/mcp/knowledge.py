@@ -49,12 +49,11 @@ def query(
     room, results = _LONGEST_REPLY, []
     for answer in found.answers:
         length = min(_LONGEST_PASSAGE, room)
-        trail = (" › " if answer.is_prose else ".").join(answer.trail)
         results.append(
             {
                 "path": answer.path,
                 "lines": f"{answer.start}-{answer.end}",
-                **({"heading" if answer.is_prose else "symbol": trail} if trail else {}),
+                **({"heading" if answer.is_prose else "symbol": answer.heading} if answer.trail else {}),
                 "score": round(answer.score, 4),
                 **({"stale": True} if answer.is_stale else {}),
                 "text": answer.text[:length],

@@ -195,9 +195,9 @@ _UNDEFINED = object()
 _SIMPLE = {20: False, 21: True, 22: None, 23: _UNDEFINED}
 
 
-def decode_at(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
+def decode_at(data: bytes, at: int) -> tuple[Any, int]:
     """Return the value that begins at `at`, and the offset at which it ends."""
-    value, at = _read(data, at, depth)
+    value, at = _read(data, at, 0)
     return None if value is _UNDEFINED else value, at
 
 

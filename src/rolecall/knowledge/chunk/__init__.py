@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from rolecall.knowledge.chunk import code, outline
@@ -18,8 +19,10 @@ VERSION = 1
 """The version of the cutting rules; an index with another version is rebuilt."""
 
 _OUTLINES: dict[str, Callable[[str], list[OutlineSection]]] = {
-    **dict.fromkeys((".md", ".markdown", ".mdx", ".mkd"), outline.outline_markdown),
-    **dict.fromkeys((".rst", ".rest"), outline.outline_rst),
+    **dict.fromkeys(
+        (".md", ".markdown", ".mdx", ".mkd"), partial(outline.outline_headings, outline.find_in_markdown)
+    ),
+    **dict.fromkeys((".rst", ".rest"), partial(outline.outline_headings, outline.find_in_rst)),
     **dict.fromkeys((".yaml", ".yml"), outline.outline_yaml),
     ".toml": outline.outline_toml,
 }

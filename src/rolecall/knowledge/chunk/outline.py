@@ -6,7 +6,7 @@ YAML is read line by line, because a YAML template is not valid YAML.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rolecall.knowledge.words import tokens
@@ -53,21 +53,13 @@ def between(marks: list[_Mark], count: int) -> list[OutlineSection]:
     ]
 
 
-def outline_markdown(text: str) -> list[OutlineSection]:
+def outline_headings(find: Callable[[list[str]], Iterator[_Heading]], text: str) -> list[OutlineSection]:
+    """Divide a text at the headings that `find` finds in its lines."""
     lines = text.split("\n")
-    return _outline(lines, _find_in_markdown(lines))
-
-
-def outline_rst(text: str) -> list[OutlineSection]:
-    lines = text.split("\n")
-    return _outline(lines, _find_in_rst(lines))
-
-
-def _outline(lines: list[str], headings: Iterator[_Heading]) -> list[OutlineSection]:
     trail: list[tuple[int, str]] = []
     marks: list[_Mark] = []
     text_from = 0  # the line after the previous heading, counted from 0
-    for start, level, title, after in headings:
+    for start, level, title, after in find(lines):
         while trail and trail[-1][0] >= level:
             trail.pop()
         is_below = bool(trail)
@@ -81,7 +73,7 @@ def _outline(lines: list[str], headings: Iterator[_Heading]) -> list[OutlineSect
     return between(marks, len(lines))
 
 
-def _find_in_markdown(lines: list[str]) -> Iterator[_Heading]:
+def find_in_markdown(lines: list[str]) -> Iterator[_Heading]:
     """Find `#` headings and underlined headings, outside code fences and front matter."""
     number = 0
     if lines[0].rstrip() == "---":
@@ -105,7 +97,7 @@ def _find_in_markdown(lines: list[str]) -> Iterator[_Heading]:
             number += 1
 
 
-def _find_in_rst(lines: list[str]) -> Iterator[_Heading]:
+def find_in_rst(lines: list[str]) -> Iterator[_Heading]:
     """Find underlined titles. A title's level is given by the order in which the underline characters first appear."""
     styles: list[str] = []
     number = 1
