@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rolecall.agents.acp_presets import FOLDER, Launch
 from rolecall.agents.acp_reader import AcpReader
 from rolecall.agents.process import RUN_VARIABLE, TRACEPARENT, LineProcess, conversation
-from rolecall.agents.program import Json, parse_object
+from rolecall.agents.program import Json, McpServer, parse_object
 from rolecall.agents.protocol import Usage
 from rolecall.store import scratch
 from rolecall.store.canonical import JsonObject
@@ -52,6 +52,10 @@ class AgentStart:
     """The name of the agent, which determines what it needs in a sandbox."""
     own: tuple[str, ...] = ()
     """The names of the environment variables that the adapter sets for the agent."""
+    servers: tuple[McpServer, ...] = ()
+    """The tool servers that each session gets, in addition to those of `launch`."""
+    model: str | None = None
+    """The model to choose in each session."""
 
     def is_like(self, other: AgentStart) -> bool:
         # The run's mark and the span differ from step to step, but the agent does not depend on them.

@@ -5,7 +5,6 @@ Imported only when an agent is first asked, because importing the package takes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from acp.client.connection import ClientSideConnection
@@ -28,7 +27,7 @@ from rolecall import __version__
 from rolecall.agents.acp_link import AcpLink
 from rolecall.agents.acp_reader import AcpReader, choose_option
 from rolecall.agents.process import TRACEPARENT
-from rolecall.agents.program import Json, McpServer
+from rolecall.agents.program import Json
 from rolecall.agents.protocol import Context, Ending, Reply
 from rolecall.errors import AgentError, UsageError
 
@@ -59,22 +58,14 @@ def _dump(model: Any) -> Json:
     return Json(model.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-async def exchange(
-    link: AcpLink,
-    reader: AcpReader,
-    prompt: str,
-    *,
-    agent: str,
-    servers: Sequence[McpServer],
-    model: str | None,
-) -> Reply:
+async def exchange(link: AcpLink, reader: AcpReader, prompt: str) -> Reply:
     """Open the session, send the prompt and return the reply. An error also becomes a reply: an error after the prompt
-    was sent counts as the model's, an earlier one as the agent's. `agent` is the name that errors show; `model` is one
-    of the models that the session offers."""
+    was sent counts as the model's, an earlier one as the agent's."""
+    agent = f"acp:{link.start.agent}"
     if link.connection is None:
         link.connection = connect_to_agent(_Client(link), link.wire)  # type: ignore[arg-type]
     try:
-        session = await _open_session(link, link.connection, reader.context, agent, servers, model)
+        session = await _open_session(link, link.connection, reader.context, agent)
         reader.transcript.in_session(session)
         reader.counted_before = link.counted.get(session)
         link.listen(reader, session)
@@ -109,14 +100,7 @@ async def exchange(
     return reply
 
 
-async def _open_session(
-    link: AcpLink,
-    connection: ClientSideConnection,
-    context: Context,
-    agent: str,
-    servers: Sequence[McpServer],
-    model: str | None,
-) -> str:
+async def _open_session(link: AcpLink, connection: ClientSideConnection, context: Context, agent: str) -> str:
     """Open or continue a session, set its mode and model, and return its id."""
     if link.capabilities is None:
         found = await connection.initialize(
@@ -140,13 +124,9 @@ async def _open_session(
             args=list(server.args),
             env=[EnvVariable(name=key, value=value) for key, value in server.env.items()],
         )
-        for server in servers
+        for server in link.start.servers
     ]
-    parameters: dict[str, Any] = {
-        "cwd": str(context.workdir),
-        "mcp_servers": offered,
-        **link.start.launch.meta,
-    }
+    parameters = {"cwd": str(context.workdir), "mcp_servers": offered, **link.start.launch.meta}
     if context.session is None:
         opened: Any = await connection.new_session(**parameters)
         session = str(opened.session_id)
@@ -160,7 +140,7 @@ async def _open_session(
         current = str(opened.modes.current_mode_id)
     if mode and mode != current:
         await connection.set_session_mode(session_id=session, mode_id=mode)
-    if model:
+    if model := link.start.model:
         choice = next((option for option in options if "model" in (option.category, option.id)), None)
         if choice is None:
             hint = "Name the model in its command or its own configuration."

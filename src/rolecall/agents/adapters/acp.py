@@ -84,11 +84,20 @@ class Acp:
         env = {**context.env, **self.env}
         denies, is_confined = self._preset.denies, context.is_confined
         tools = capabilities.denied_tools(denies, context.capabilities, sandboxed=is_confined)
-        wish = Wish(tools, self.model, self._servers(context), env, context.workdir, is_confined)
+        servers = self._servers(context)
+        wish = Wish(tools, self.model, servers, env, context.workdir, is_confined)
         launch = self._preset.launch(wish)
-        env |= launch.env
-        own = (*self.env, *launch.env)
-        start = AgentStart(self.argv, launch, context.workdir, env, context.sandbox, self._label, own)
+        start = AgentStart(
+            self.argv,
+            launch,
+            context.workdir,
+            {**env, **launch.env},
+            context.sandbox,
+            self._label,
+            own=(*self.env, *launch.env),
+            servers=servers if self._preset.is_given_servers else (),
+            model=None if self._preset.has_model_flag else self.model,
+        )
         link = await self._links.take(start, context.session)
         reader = AcpReader(context, self._preset, {server.name for server in self.mcp})
         is_kept = False
@@ -139,11 +148,7 @@ class Acp:
                 f"the package of the Agent Client Protocol is not installed: {error}",
                 hint="Install it: pip install 'rolecall[acp]'",
             ) from error
-        servers = self._servers(reader.context) if self._preset.is_given_servers else ()
-        model = None if self._preset.has_model_flag else self.model
-        reply: Reply = await session.exchange(
-            link, reader, prompt, agent=self.name, servers=servers, model=model
-        )
+        reply: Reply = await session.exchange(link, reader, prompt)
         return reply
 
     def _servers(self, context: Context) -> tuple[McpServer, ...]:
