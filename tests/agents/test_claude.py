@@ -2,78 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import Standin
+from replay import ANSWER, Replays, call, fails, play, value
 
 from rolecall.agents import make
 from rolecall.agents.adapters.claude import DENIES, Claude, claude
-from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.program import McpServer
-from rolecall.agents.protocol import Agent, Reply, Usage, ask
-from rolecall.errors import AgentError, UsageError
+from rolecall.agents.protocol import Usage
+from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 
-ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 SESSION = "00000000-0000-4000-8000-000000000001"
 
 
-class TestClaudeKeepsTheContract(AgentContract):
+class TestClaudeKeepsTheContract(Replays):
+    agent = claude()
     session = SESSION
-
-    def answering(self, workdir: Path) -> Agent:
-        return standing_in(workdir, "answer")
-
-    def hanging(self, workdir: Path) -> Agent:
-        return standing_in(workdir, "cancelled")
-
-    def timing_out(self, workdir: Path) -> Agent:
-        return standing_in(workdir, "cancelled", timeout=0.5)
-
-    def missing(self, workdir: Path) -> tuple[Agent, str]:
-        return claude(executable="no-such-agent"), "no-such-agent"
-
-    def writing(self, workdir: Path) -> Agent:
-        return claude(
-            executable=Standin(workdir.parent / "bin", "claude/answer.jsonl", writes=[WRITTEN]).path
-        )
-
-
-def standing_in(workdir: Path, stream: str, **options: Any) -> Claude:
-    return claude(executable=Standin(workdir / "bin", f"claude/{stream}.jsonl").path, **options)
-
-
-def play(folder: Path, stream: str, **context: Any) -> tuple[Reply, Recorder]:
-    recorder = Recorder()
-
-    async def scene() -> Reply:
-        given = replace(context_for(folder, recorder, env=ENV), **context)
-        return await ask(standing_in(folder, stream), "Go on.", context=given)
-
-    return asyncio.run(scene()), recorder
-
-
-def call(agent: Claude, folder: Path, **context: Any) -> dict[str, Any]:
-    """How the program is called, as it sees it: flags with their values, stdin, files and variables."""
-    standin = Standin(folder / "bin", "claude/answer.jsonl")
-
-    async def scene() -> None:
-        given = replace(context_for(folder, Recorder(), env={**ENV, "KEPT": "1"}), **context)
-        await ask(replace(agent, executable=standin.path), "The prompt.", context=given)
-
-    asyncio.run(scene())
-    (seen,) = standin.calls
-    return seen
-
-
-def value(seen: dict[str, Any], flag: str) -> str | None:
-    argv: list[str] = seen["argv"]
-    return argv[argv.index(flag) + 1] if flag in argv else None
 
 
 def listed(seen: dict[str, Any], flag: str) -> set[str]:
@@ -168,7 +117,7 @@ def test_named_tools_are_those_that_are_not_denied(tmp_path: Path) -> None:
 
 def test_usage_is_the_difference_to_what_the_session_had_used(tmp_path: Path) -> None:
     before = Usage(100, 7, cost=0.0001)
-    reply, recorder = play(tmp_path, "resumed", session=SESSION, session_total=before)
+    reply, recorder = play(claude(), tmp_path, "resumed", session=SESSION, session_total=before)
     assert reply.session_total is not None
     assert (reply.session_total.input_tokens, reply.session_total.output_tokens) == (150, 10)
     assert reply.usage == replace(reply.session_total.since(before), turns=1)
@@ -176,7 +125,7 @@ def test_usage_is_the_difference_to_what_the_session_had_used(tmp_path: Path) ->
 
 
 def test_tool_calls_become_turns_and_written_files_are_told(tmp_path: Path) -> None:
-    reply, recorder = play(tmp_path, "tools")
+    reply, recorder = play(claude(), tmp_path, "tools")
     assert [[call.name for call in turn.tool_calls] for turn in reply.turns] == [["Write"], ["Bash"], []]
     assert reply.turns[1].tool_calls[0].result == "42"
     assert (reply.files, reply.text) == (("a.txt",), ANSWER)
@@ -184,22 +133,22 @@ def test_tool_calls_become_turns_and_written_files_are_told(tmp_path: Path) -> N
 
 
 def test_tokens_are_told_with_each_message_and_the_result_has_the_last_word(tmp_path: Path) -> None:
-    reply, recorder = play(tmp_path, "tools")
+    reply, recorder = play(claude(), tmp_path, "tools")
     told = [(body["input_tokens"], body["output_tokens"]) for body in recorder.bodies("usage")]
     assert told == [(10, 1), (20, 2), (30, 3), (30, 15)]
     assert reply.usage and told[-1] == (reply.usage.input_tokens, reply.usage.output_tokens)
 
 
 def test_a_refused_write_touches_nothing(tmp_path: Path) -> None:
-    reply, recorder = play(tmp_path, "read-only")
+    reply, recorder = play(claude(), tmp_path, "read-only")
     assert (reply.files, reply.ending) == ((), "completed")
-    refused, recorder = play(tmp_path / "denied", "permission-denied")
+    refused, recorder = play(claude(), tmp_path / "denied", "permission-denied")
     assert refused.files == ()
     assert [(body["what"], body["allowed"]) for body in recorder.bodies("permission")] == [("Write", False)]
 
 
 def test_of_several_results_the_last_answers_and_all_are_counted(tmp_path: Path) -> None:
-    reply, _ = play(tmp_path, "background")
+    reply, _ = play(claude(), tmp_path, "background")
     assert reply.text == ANSWER
     assert reply.usage is not None
     assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.turns) == (1030, 115, 3)
@@ -207,19 +156,19 @@ def test_of_several_results_the_last_answers_and_all_are_counted(tmp_path: Path)
 
 
 def test_what_a_subagent_does_is_kept_and_what_it_says_is_not_the_agents_word(tmp_path: Path) -> None:
-    reply, _ = play(tmp_path, "subagent")
+    reply, _ = play(claude(), tmp_path, "subagent")
     assert (reply.text, reply.files) == (ANSWER, ("sub.txt",))
     assert [call.name for turn in reply.turns for call in turn.tool_calls] == ["Agent", "Write"]
     assert "I wrote it." not in [turn.text for turn in reply.turns]
 
 
 def test_a_typed_answer_becomes_frontmatter_with_what_was_said_as_its_body(tmp_path: Path) -> None:
-    reply, _ = play(tmp_path, "typed")
+    reply, _ = play(claude(), tmp_path, "typed")
     assert reply.text == "---\nstatus: done\nwhy: it works\n---\n\nI looked at all of it.\n"
 
 
 def test_the_result_of_a_tool_server_is_kept(tmp_path: Path) -> None:
-    reply, _ = play(tmp_path, "mcp")
+    reply, _ = play(claude(), tmp_path, "mcp")
     assert reply.turns[0].tool_calls[0].name == "mcp__tiny__add"
     assert "SUM=5" in reply.turns[0].tool_calls[0].result
 
@@ -228,29 +177,23 @@ def test_the_result_of_a_tool_server_is_kept(tmp_path: Path) -> None:
     ("stream", "reason"), [("max-turns", "maximum number of turns"), ("max-cost", "maximum budget")]
 )
 def test_a_limit_is_a_reply_that_says_so(tmp_path: Path, stream: str, reason: str) -> None:
-    reply, _ = play(tmp_path, stream)
+    reply, _ = play(claude(), tmp_path, stream)
     assert reply.ending == "limit"
     assert reason in reply.reason
-
-
-def failing(folder: Path, stream: str, **context: Any) -> AgentError:
-    with pytest.raises(AgentError) as caught:
-        play(folder, stream, **context)
-    return caught.value
 
 
 @pytest.mark.parametrize(("stream", "files"), [("api-failure", ()), ("api-failure-later", ("a.txt",))])
 def test_an_api_failure_is_told_although_the_result_says_success(
     tmp_path: Path, stream: str, files: tuple[str, ...]
 ) -> None:
-    error = failing(tmp_path, stream)
+    error = fails(claude(), tmp_path, stream)
     assert (error.ending, error.text, error.files, error.session) == ("api_failure", "", files, SESSION)
     assert "500 boom" in str(error)
 
 
 def test_an_unknown_session_is_lost_only_where_one_was_asked_for(tmp_path: Path) -> None:
-    assert failing(tmp_path, "session-lost", session=SESSION).is_session_lost
-    assert not failing(tmp_path / "new", "session-lost").is_session_lost
+    assert fails(claude(), tmp_path, "session-lost", session=SESSION).is_session_lost
+    assert not fails(claude(), tmp_path / "new", "session-lost").is_session_lost
 
 
 @pytest.mark.parametrize(
@@ -265,18 +208,10 @@ def test_an_unknown_session_is_lost_only_where_one_was_asked_for(tmp_path: Path)
 def test_without_a_result_the_exit_decides_and_what_was_said_is_kept(
     tmp_path: Path, ending: dict[str, Any], expected: str
 ) -> None:
-    standin = Standin(tmp_path / "bin", "claude/cancelled.jsonl", hangs=False, **ending)
-    with pytest.raises(AgentError) as caught:
-        asyncio.run(
-            ask(
-                claude(executable=standin.path),
-                "Go on.",
-                context=context_for(tmp_path, Recorder(), env=ENV),
-            )
-        )
-    assert (caught.value.ending, caught.value.text) == (expected, "I look first.")
-    assert caught.value.session == SESSION
-    assert str(ending.get("stderr", "")) in str(caught.value)
+    error = fails(claude(), tmp_path, "cancelled", ending={"hangs": False, **ending})
+    assert (error.ending, error.text) == (expected, "I look first.")
+    assert error.session == SESSION
+    assert str(ending.get("stderr", "")) in str(error)
 
 
 @pytest.mark.parametrize(
@@ -291,9 +226,7 @@ def test_a_run_that_was_stopped_for_a_reason_is_refused(
     tmp_path: Path, event: dict[str, Any], reason: str
 ) -> None:
     stream = json.dumps({"type": "result", "session_id": "s", **event}) + "\n"
-    standin = Standin(tmp_path / "bin", stream)
-    context = context_for(tmp_path, Recorder(), env=ENV)
-    reply = asyncio.run(ask(claude(executable=standin.path), "Go on.", context=context))
+    reply, _ = play(claude(), tmp_path, stream)
     assert reply.ending == "refused"
     assert reason in reply.reason
 
@@ -303,9 +236,7 @@ def test_a_prompt_that_a_hook_blocked_is_refused_although_the_result_says_succes
         {"type": "system", "subtype": "informational", "prevent_continuation": True, "content": "not today"},
         {"type": "result", "subtype": "success", "is_error": False, "result": "blocked by hook"},
     ]
-    standin = Standin(tmp_path / "bin", "".join(json.dumps(event) + "\n" for event in events))
-    context = context_for(tmp_path, Recorder(), env=ENV)
-    reply = asyncio.run(ask(claude(executable=standin.path), "Go on.", context=context))
+    reply, _ = play(claude(), tmp_path, "".join(json.dumps(event) + "\n" for event in events))
     assert (reply.ending, reply.reason) == ("refused", "not today")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tomllib
 from dataclasses import replace
@@ -10,71 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import Standin
+import replay
+from replay import ANSWER, Replays, fails, play
 
 from rolecall.agents import make
 from rolecall.agents.adapters.codex import DENIES, SANDBOXES, Codex, codex
-from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.program import McpServer
-from rolecall.agents.protocol import Agent, Reply, Usage, ask
-from rolecall.errors import AgentError, UsageError
+from rolecall.agents.protocol import Usage
+from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 
-ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 SESSION = "00000000-0000-4000-8000-000000000001"
 
 
-class TestCodexKeepsTheContract(AgentContract):
+class TestCodexKeepsTheContract(Replays):
+    agent = codex()
     session = SESSION
-
-    def answering(self, workdir: Path) -> Agent:
-        return standing_in(workdir, "answer")
-
-    def hanging(self, workdir: Path) -> Agent:
-        return standing_in(workdir, "cancelled")
-
-    def timing_out(self, workdir: Path) -> Agent:
-        return standing_in(workdir, "cancelled", timeout=0.5)
-
-    def missing(self, workdir: Path) -> tuple[Agent, str]:
-        return codex(executable="no-such-agent"), "no-such-agent"
-
-    def writing(self, workdir: Path) -> Agent:
-        return codex(executable=Standin(workdir.parent / "bin", "codex/answer.jsonl", writes=[WRITTEN]).path)
-
-
-def standing_in(workdir: Path, stream: str, **options: Any) -> Codex:
-    return codex(executable=Standin(workdir / "bin", f"codex/{stream}.jsonl").path, **options)
-
-
-def play(folder: Path, stream: str, *, is_typed: bool = False, **context: Any) -> tuple[Reply, Recorder]:
-    recorder = Recorder()
-
-    async def scene() -> Reply:
-        given = replace(context_for(folder, recorder, env=ENV), **context)
-        return await ask(standing_in(folder, stream, is_typed=is_typed), "Go on.", context=given)
-
-    return asyncio.run(scene()), recorder
-
-
-def failing(folder: Path, stream: str, **context: Any) -> AgentError:
-    with pytest.raises(AgentError) as caught:
-        play(folder, stream, **context)
-    return caught.value
 
 
 def call(agent: Codex, folder: Path, **context: Any) -> dict[str, Any]:
-    """How the program is called, as it sees it."""
-    standin = Standin(folder / "bin", "codex/answer.jsonl")
-
-    async def scene() -> None:
-        env = {**ENV, "HOME": str(folder / "home")}
-        given = replace(context_for(folder, Recorder(), env=env), **context)
-        await ask(replace(agent, executable=standin.path), "The prompt.", context=given)
-
-    asyncio.run(scene())
-    (seen,) = standin.calls
-    return seen
+    return replay.call(agent, folder, env={"HOME": str(folder / "home")}, **context)
 
 
 def settings(seen: dict[str, Any]) -> dict[str, Any]:
@@ -230,13 +184,13 @@ def test_a_role_without_restrictions_keeps_its_shell_and_its_sandbox(tmp_path: P
 
 
 def test_usage_is_the_difference_to_what_the_session_had_used(tmp_path: Path) -> None:
-    reply, recorder = play(tmp_path, "resumed", session=SESSION, session_total=Usage(100, 7, 40))
+    reply, recorder = play(codex(), tmp_path, "resumed", session=SESSION, session_total=Usage(100, 7, 40))
     assert (reply.usage, reply.session_total) == (Usage(50, 3, 20), Usage(150, 10, 60))
     assert recorder.bodies("usage") == [{"input_tokens": 50, "output_tokens": 3, "cached_tokens": 20}]
 
 
 def test_tool_calls_become_turns_and_written_files_are_told(tmp_path: Path) -> None:
-    reply, recorder = play(tmp_path, "tools")
+    reply, recorder = play(codex(), tmp_path, "tools")
     changed, ran = (call for turn in reply.turns for call in turn.tool_calls)
     assert (changed.name, ran.name, ran.result) == (
         "file_change",
@@ -248,14 +202,14 @@ def test_tool_calls_become_turns_and_written_files_are_told(tmp_path: Path) -> N
 
 
 def test_what_the_sandbox_refused_is_a_result_and_touches_nothing(tmp_path: Path) -> None:
-    reply, _ = play(tmp_path, "read-only")
+    reply, _ = play(codex(), tmp_path, "read-only")
     results = [call.result for turn in reply.turns for call in turn.tool_calls]
     assert "Read-only file system" in results[0]
     assert (reply.files, reply.ending) == ((), "completed")
 
 
 def test_the_result_of_a_tool_server_is_kept(tmp_path: Path) -> None:
-    reply, _ = play(tmp_path, "mcp")
+    reply, _ = play(codex(), tmp_path, "mcp")
     (call,) = (call for turn in reply.turns for call in turn.tool_calls)
     assert (call.name, call.result) == ("mcp__tiny__add", 'SUM=5 a "b"')
 
@@ -264,9 +218,9 @@ def test_a_typed_answer_becomes_frontmatter_only_for_an_agent_that_was_held_to_a
     tmp_path: Path,
 ) -> None:
     schema = {"type": "object"}
-    assert play(tmp_path, "typed", is_typed=True, schema=schema)[0].text == "---\nstatus: done\n---\n"
-    assert play(tmp_path / "free", "typed", schema=schema)[0].text == '{"status": "done"}'
-    assert play(tmp_path / "prose", "answer", is_typed=True, schema=schema)[0].text == ANSWER
+    assert play(codex(is_typed=True), tmp_path, "typed", schema=schema)[0].text == "---\nstatus: done\n---\n"
+    assert play(codex(), tmp_path / "free", "typed", schema=schema)[0].text == '{"status": "done"}'
+    assert play(codex(is_typed=True), tmp_path / "prose", "answer", schema=schema)[0].text == ANSWER
 
 
 @pytest.mark.parametrize(
@@ -280,7 +234,7 @@ def test_a_typed_answer_becomes_frontmatter_only_for_an_agent_that_was_held_to_a
 def test_a_turn_that_failed_is_an_api_failure(
     tmp_path: Path, stream: str, files: tuple[str, ...], reason: str
 ) -> None:
-    error = failing(tmp_path, stream)
+    error = fails(codex(), tmp_path, stream)
     assert (error.ending, error.files, error.session) == ("api_failure", files, SESSION)
     assert reason in str(error)
 
@@ -289,14 +243,14 @@ def test_a_turn_that_failed_is_an_api_failure(
     ("stream", "reason"), [("mcp-missing", "tiny"), ("prompt-too-long", "maximum length")]
 )
 def test_a_run_that_did_not_begin_failed_and_says_why(tmp_path: Path, stream: str, reason: str) -> None:
-    error = failing(tmp_path, stream, session=SESSION)
+    error = fails(codex(), tmp_path, stream, session=SESSION)
     assert (error.ending, error.is_session_lost) == ("failed", False)
     assert reason in str(error)
 
 
 def test_an_unknown_session_is_lost_only_where_one_was_asked_for(tmp_path: Path) -> None:
-    assert failing(tmp_path, "session-lost", session=SESSION).is_session_lost
-    assert not failing(tmp_path / "new", "session-lost").is_session_lost
+    assert fails(codex(), tmp_path, "session-lost", session=SESSION).is_session_lost
+    assert not fails(codex(), tmp_path / "new", "session-lost").is_session_lost
 
 
 @pytest.mark.parametrize(
@@ -305,11 +259,8 @@ def test_an_unknown_session_is_lost_only_where_one_was_asked_for(tmp_path: Path)
 def test_without_the_end_of_the_turn_the_exit_decides_and_what_was_said_is_kept(
     tmp_path: Path, code: int, ending: str
 ) -> None:
-    standin = Standin(tmp_path / "bin", "codex/cancelled.jsonl", hangs=False, exit=code)
-    context = context_for(tmp_path, Recorder(), env=ENV)
-    with pytest.raises(AgentError) as caught:
-        asyncio.run(ask(codex(executable=standin.path), "Go on.", context=context))
-    assert (caught.value.ending, caught.value.text) == (ending, "I look first.")
+    error = fails(codex(), tmp_path, "cancelled", ending={"hangs": False, "exit": code})
+    assert (error.ending, error.text) == (ending, "I look first.")
 
 
 def test_warnings_do_not_end_a_run(tmp_path: Path) -> None:
@@ -320,7 +271,5 @@ def test_warnings_do_not_end_a_run(tmp_path: Path) -> None:
         {"type": "item.completed", "item": {"id": "1", "type": "agent_message", "text": ANSWER}},
         {"type": "turn.completed", "usage": {"input_tokens": 1}},
     ]
-    standin = Standin(tmp_path / "bin", "".join(json.dumps(event) + "\n" for event in events))
-    context = context_for(tmp_path, Recorder(), env=ENV)
-    reply = asyncio.run(ask(codex(executable=standin.path), "Go on.", context=context))
+    reply, _ = play(codex(), tmp_path, "".join(json.dumps(event) + "\n" for event in events))
     assert (reply.text, reply.ending, reply.turns) == (ANSWER, "completed", ())

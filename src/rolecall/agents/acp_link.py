@@ -117,7 +117,8 @@ class AcpLink:
         self._loop = asyncio.get_running_loop()
         self._stack = AsyncExitStack()
         self._reader: AcpReader | None = None
-        self._session: str | None = None
+        self.session: str | None = None
+        """The session to which `listen` directs; None before the first prompt."""
         self.is_busy = True
         self.heard = 0
         """The number of updates received."""
@@ -140,10 +141,6 @@ class AcpLink:
         """Whether the link can no longer be used. An event loop that has ended has also ended its child processes."""
         is_broken = self.is_here and (not self.talk.is_open or self.wire.failed.is_set())
         return self._loop.is_closed() or is_broken
-
-    @property
-    def is_prompted(self) -> bool:
-        return self._session is not None
 
     async def open(self) -> None:
         """Start the process. Only the first request shows whether the program speaks the protocol."""
@@ -180,19 +177,19 @@ class AcpLink:
 
     def listen(self, reader: AcpReader | None, session: str | None = None) -> None:
         """Direct a session's updates and permission requests to `reader` from now on."""
-        self._reader, self._session = reader, session
+        self._reader, self.session = reader, session
 
     async def stop(self, asked: asyncio.Future[Any]) -> None:
         """Ask the agent to stop, and wait briefly until it does."""
-        if self._session is None or self.connection is None:
+        if self.session is None or self.connection is None:
             return
         with suppress(ConnectionError, TimeoutError):  # the process is killed in any case
-            await asyncio.wait_for(self.connection.cancel(session_id=self._session), _PATIENCE)
+            await asyncio.wait_for(self.connection.cancel(session_id=self.session), _PATIENCE)
             await asyncio.wait({asked}, timeout=_PATIENCE)
 
     def _hear(self, params: Json) -> None:
         self.heard += 1
-        if self._reader is not None and params.get("sessionId") == self._session and params.part("update"):
+        if self._reader is not None and params.get("sessionId") == self.session and params.part("update"):
             self._reader.event(params.part("update"))
 
     def allows(self, call: Json) -> bool:

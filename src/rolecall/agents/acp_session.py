@@ -90,7 +90,7 @@ async def exchange(link: AcpLink, reader: AcpReader, prompt: str) -> Reply:
         reason = f"{agent}: {_explain(error)}"
         if error.code == _SIGNED_OUT:
             return reader.answer("failed", reason, hint="Sign in to the agent, or give the agent its key.")
-        if not link.is_prompted:
+        if link.session is None:
             return reader.answer("failed", reason, hint="Run the agent by hand in the work folder to see.")
         is_lost = error.code == _NOT_FOUND and reader.context.session is not None
         return reader.answer("api_failure", reason, is_session_lost=is_lost)

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from itertools import count
 from typing import Any
 
 import httpx2
@@ -138,7 +137,9 @@ class Asking:
 
     async def __call__(self, messages: Sequence[ModelMessage], listen: Listen) -> ModelResponse:
         """Return the model's next message; `listen` opens a new receiver for each attempt."""
-        for tried in count(1):
+        tried = 0
+        while True:
+            tried += 1
             try:
                 with listen() as say:
                     return await self._ask_once(messages, say)
@@ -156,7 +157,6 @@ class Asking:
                         failure.reason += f" (it asks to wait {failure.retry_after:g} s)"
                     raise
             await asyncio.sleep(pause)
-        raise AssertionError("unreachable")
 
     async def _ask_once(self, messages: Sequence[ModelMessage], say: Callable[[str], None]) -> ModelResponse:
         size = 0

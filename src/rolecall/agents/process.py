@@ -69,10 +69,9 @@ class Exit(NamedTuple):
     code: int | None
     """The exit status; negative if a signal ended the child, None if it was never started."""
     stdout: str
+    """The output; a note shows where bytes were not kept."""
     stderr: str
     """The end of the error output."""
-    dropped: int = 0
-    """The number of bytes of stdout that were not kept; the text shows where they are missing."""
     left: tuple[int, ...] = ()
     """The processes that could not be ended."""
 
@@ -465,9 +464,7 @@ class _Child:
             reason += f": {stderr.strip()[-_QUOTED_STDERR:]}"
         if left:
             reason += f" (processes that could not be ended: {', '.join(map(str, left))})"
-        if stdout is None:
-            return Exit(ending, reason, code, "", stderr)
-        return Exit(ending, reason, code, stdout.text(), stderr, stdout.dropped, left)
+        return Exit(ending, reason, code, stdout.text() if stdout else "", stderr, left)
 
 
 async def end_leftovers(

@@ -179,16 +179,17 @@ class Reader:
 
     def no_answer(self, exit: Exit) -> Reply:
         """Return the reply after a run without a final event, based on the exit code."""
-        is_lost = self.is_lost(exit.stderr)
+        ending: Ending = "failed"
+        reason = exit.reason
         if exit.code == 0:
-            reason = "the program ended without a result: it was interrupted"
-            return self.answer("interrupted", reason, is_session_lost=is_lost)
-        if exit.code is not None and (exit.code < 0 or exit.code in _BY_SIGNAL):
-            return self.answer("killed", exit.reason, is_session_lost=is_lost)
-        if self.noise.strip() and not exit.stderr.strip():
-            reason = f"{exit.reason}: {self.noise.strip()[-2000:]}"
-            return self.answer("failed", reason, is_session_lost=is_lost)
-        return self.fail(exit.reason, is_session_lost=is_lost)
+            ending, reason = "interrupted", "the program ended without a result: it was interrupted"
+        elif exit.code is not None and (exit.code < 0 or exit.code in _BY_SIGNAL):
+            ending = "killed"
+        elif self.noise.strip() and not exit.stderr.strip():
+            reason = f"{reason}: {self.noise.strip()[-2000:]}"
+        elif ratelimit.names_limit(reason):
+            ending = "api_failure"
+        return self.answer(ending, reason, is_session_lost=self.is_lost(exit.stderr))
 
 
 @dataclass(frozen=True, kw_only=True)

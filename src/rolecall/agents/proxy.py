@@ -188,7 +188,6 @@ class Proxy:
             writer.close()
 
     async def _pass_on(self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send a request to its server, and send the answer back to the client."""
         absolute = _ABSOLUTE.fullmatch(head.target)
         if absolute is None and not head.target.startswith("/"):
             raise RequestRefused(400, "only CONNECT, and requests for http:// addresses")
@@ -285,7 +284,6 @@ class Proxy:
     async def _connect(
         self, host: str, port: int, upstream: SplitResult | None, *, is_encrypted: bool = False
     ) -> Connection:
-        """Connect to a server, through `upstream` if there is one."""
         encryption: ssl.SSLContext | None = None
         if is_encrypted:
             encryption = ssl.create_default_context()
@@ -374,7 +372,6 @@ async def _read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Copy everything that arrives, as fast as the receiver reads it."""
     try:
         while piece := await source.read(_PIECE):
             sink.write(piece)

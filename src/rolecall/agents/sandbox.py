@@ -295,16 +295,12 @@ def plan(
     layers: Layers,
     may_start_threads: bool = False,
 ) -> Policy | None:
-    """Return the policy for a role: its own sandbox, or the one that its restrictions imply if the machine can enforce
-    it. Return None if the role's processes run without a sandbox. `private` lists Rolecall's own places, which contain
-    the store and keys."""
-    words = set(restrictions)
-    if sandbox is None:
-        if words.isdisjoint(capabilities.IMPLY_SANDBOX) or not layers.can_restrict_files:
-            return None
-        sandbox = Sandbox()
-    elif sandbox.is_off:
+    """Return the policy for a role's own sandbox or, if `sandbox` is None, for the one that its restrictions imply.
+    Return None if the machine cannot enforce the latter. `private` lists Rolecall's own places, which contain the store
+    and keys."""
+    if sandbox is None and not layers.can_restrict_files:
         return None
+    sandbox, words = sandbox or Sandbox(), set(restrictions)
     home, folder = env.get("HOME", "/"), os.path.realpath(workdir)
     git = _find_git_places(folder)
     if sandbox.write is not None:

@@ -189,7 +189,6 @@ class Trees:
         return ours
 
     def _pack_loose(self, ours: str) -> None:
-        """Pack the loose objects once there are many of them."""
         # Ids are evenly distributed, so counting one of the 256 folders is enough to estimate the total.
         objects = os.path.join(ours, "objects")
         if len(_list(os.path.join(objects, "17"))) * 256 <= _MOST_LOOSE:
@@ -512,7 +511,6 @@ def _look_at(folder: str, private: tuple[str, ...]) -> str:
 
 
 def _refuse(index: str, top: str, why: str) -> TooManyFiles:
-    """Record why a folder is too large for a snapshot."""
     now = time.time()
     at, again = (time.strftime("%H:%M", time.localtime(at)) for at in (now, now + _REFUSED_SECONDS))
     later = f"it is looked at again after {again}, or when its .gitignore changes"
@@ -603,7 +601,6 @@ def _find_time(path: str) -> int:
 
 
 def _is_link(top: str, folder: str) -> bool:
-    """Return whether a folder below `top` is a link, or is inside one."""
     while folder:
         if os.path.islink(os.path.join(top, folder)):
             return True

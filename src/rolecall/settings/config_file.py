@@ -146,7 +146,6 @@ def _line_end(text: str, at: int) -> int:
 
 
 def _flow(value: Any) -> str:
-    """Return a value as one line of YAML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_flow(key)}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):

@@ -6,7 +6,7 @@ A key is sent only to the endpoint with which it is configured, never to an endp
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import Hint, UsageError
@@ -125,38 +125,34 @@ def extract_endpoint(
     levels.append({"model": default} if default else {})
 
     named = next((level["model"] for level in levels if level.get("model")), None)
-    depth, base_url, provider = _extract_provider(settings, environment, levels)
+    speaking_openai = {
+        key: entry for key, entry in PUBLIC_PROVIDERS.items() if entry["protocol"] == PROTOCOLS[0]
+    }
+    # The first level that names an endpoint decides. Its key is on that level, or on one before it, or in the section
+    # of the provider to which the endpoint belongs.
+    base_url: str | None = None
+    keys: list[Settings] = []
+    for level in levels:
+        if level.get("apiKey") or level.get("apiKeyEnv"):
+            keys.append(level)
+        model = as_mapping(models.get(str(level.get("model"))))
+        name = level.get("provider") or model.get("provider")
+        if name or level.get("baseUrl"):
+            provider = _provider(settings, environment, str(name), speaking_openai) if name else {}
+            base_url = level.get("baseUrl") or provider.get("baseUrl")
+            keys.append(provider if base_url == provider.get("baseUrl") else {})
+            break
     if not named or not base_url:
         raise UsageError(
             f"`extract` needs a model and a base URL, and has no {'model' if not named else 'base URL'}",
             hint="Set `extract: {baseUrl: …, model: …, apiKeyEnv: …}` or name a configured provider.",
         )
-    keys = [level for level in levels[: depth + 1] if level.get("apiKey") or level.get("apiKeyEnv")]
     return Endpoint(
         base_url=base_url,
         model=str(as_mapping(models.get(str(named))).get("name") or named),
-        api_key=_key((keys or [provider])[0], environment, "the model that reads answers"),
+        api_key=_key(keys[0], environment, "the model that reads answers"),
         timeout=next((float(level["timeout"]) for level in levels if level.get("timeout")), 60.0),
     )
-
-
-def _extract_provider(
-    settings: Settings, environment: Mapping[str, str], levels: Sequence[Settings]
-) -> tuple[int, str | None, Settings]:
-    """Return the depth of the level that names the endpoint, the endpoint's address, and the section that contains its
-    key."""
-    speaking_openai = {
-        key: entry for key, entry in PUBLIC_PROVIDERS.items() if entry["protocol"] == PROTOCOLS[0]
-    }
-    for depth, level in enumerate(levels):
-        model = as_mapping(get_section(settings, "models").get(str(level.get("model"))))
-        name = level.get("provider") or model.get("provider")
-        if not name and not level.get("baseUrl"):
-            continue
-        provider = _provider(settings, environment, str(name), speaking_openai) if name else {}
-        address = level.get("baseUrl") or provider.get("baseUrl")
-        return depth, address, provider if address == provider.get("baseUrl") else {}
-    return 0, None, {}
 
 
 # -- providers and keys --
@@ -187,7 +183,6 @@ def _provider(
 
 
 def _list(built_in: Mapping[str, Mapping[str, str]]) -> str:
-    """List providers that need no configuration, each with the name of the variable for its key."""
     return ", ".join(f"{name} ({entry['apiKeyEnv']})" for name, entry in built_in.items())
 
 
