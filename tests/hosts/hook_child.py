@@ -24,7 +24,7 @@ from hook_stage import (
     TASKS,
     TRACKER,
     at,
-    known_kit,
+    known_hooks,
     plan,
     read,
     task,
@@ -154,7 +154,7 @@ LEFT_ALONE = ".nexus/state/claude-nexus/agent-tracker.json"
 
 
 def main(folder: Path, scenario: str) -> None:
-    kit = known_kit()
+    hooks = known_hooks()
     original = folder / "original"
     original.mkdir()
     seed(original)
@@ -164,9 +164,9 @@ def main(folder: Path, scenario: str) -> None:
         project = folder / "project"
         shutil.copytree(original, project)
         event = SCENARIOS[scenario](project)
-        killed = was_killed(lambda: tell(project, event, kit, at(1)), step)  # noqa: B023 -- called at once
+        killed = was_killed(lambda: tell(project, event, hooks, at(1)), step)  # noqa: B023 -- called at once
         if killed:
-            tell(project, event, kit, at(1))
+            tell(project, event, hooks, at(1))
         print(json.dumps({"step": step, "killed": killed, "left": left(project)}), flush=True)
         shutil.rmtree(project)
         if step and not killed:

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rolecall.hosts import hook_context as kits
-from rolecall.hosts import lifecycle
+from rolecall.hosts import hook_context, lifecycle
 from rolecall.hosts.event import Event, HostAnswer
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 
 STATE, OURS = ".nexus/state", ".nexus/state/rolecall"
 PLAN, TASKS = f"{STATE}/plan.json", f"{STATE}/tasks.json"
@@ -27,13 +26,13 @@ def at(minute: int = 0) -> str:
     return f"2026-01-31T{9 + minute // 60:02d}:{minute % 60:02d}:00.000Z"
 
 
-def known_kit() -> Kit:
+def known_hooks() -> HookContext:
     """What hooks know of our own catalogue, by the way the command takes."""
-    return kits.load("rolecall")
+    return hook_context.load("rolecall")
 
 
-def tell(project: Path, event: Event, kit: Kit | None = None, now: str | None = None) -> HostAnswer:
-    return lifecycle.handle(str(project), event, known_kit() if kit is None else kit, now or at())
+def tell(project: Path, event: Event, hooks: HookContext | None = None, now: str | None = None) -> HostAnswer:
+    return lifecycle.handle(str(project), event, known_hooks() if hooks is None else hooks, now or at())
 
 
 def side_by_side(*works: Callable[[], object]) -> None:

@@ -14,7 +14,7 @@ from hook_stage import (
     TASKS,
     TRACKER,
     at,
-    known_kit,
+    known_hooks,
     lines,
     read,
     side_by_side,
@@ -388,9 +388,9 @@ def test_every_call_is_a_line_in_the_log(tmp_path: Path) -> None:
 
 
 def test_commands_and_secrets_do_not_stand_in_the_log(tmp_path: Path) -> None:
-    kit = known_kit()._replace(mask=lambda: Mask(["swordfish-77"]))
+    hooks = known_hooks()._replace(mask=lambda: Mask(["swordfish-77"]))
     deed = HostToolCall("Bash", command="curl -H 'X: swordfish-77'")
-    tell(tmp_path, PostToolUse("s1", LEAD, deed, "denied: swordfish-77"), kit)
+    tell(tmp_path, PostToolUse("s1", LEAD, deed, "denied: swordfish-77"), hooks)
     text = (tmp_path / ".nexus/state/rolecall/tool-log.jsonl").read_text()
     assert "swordfish" not in text and "curl" not in text and "***MASKED***" in text
 

@@ -15,7 +15,7 @@ from hook_stage import (
     TASKS,
     TRACKER,
     at,
-    known_kit,
+    known_hooks,
     plan,
     read,
     side_by_side,
@@ -112,7 +112,7 @@ class Model:
         self._ended_first = {agent: at for agent, at in self._ended_first.items() if agent in tracked}
 
 
-KIT = known_kit()._replace(process=holder.process(os.getpid()))
+HOOKS = known_hooks()._replace(process=holder.process(os.getpid()))
 
 
 def check(project: Path) -> None:
@@ -148,7 +148,7 @@ def test_any_sequence_leaves_a_state_that_is_whole_and_loses_no_agent_that_runs(
         project, model = Path(name), Model()
         prepared(project)
         for minute, event in enumerate(data.draw(st.lists(events(project), max_size=25))):
-            answer = tell(project, event, KIT, at(minute))
+            answer = tell(project, event, HOOKS, at(minute))
             assert project_summary.count_tokens(answer.context) <= 2_600
             check(project)
             model.tell(event, minute)
@@ -167,7 +167,7 @@ def test_telling_every_event_twice_is_the_same_as_telling_it_once(data: st.DataO
             prepared(project)
             for minute, make in enumerate(found):
                 for _ in range(count):
-                    tell(project, make(project), KIT, at(minute))
+                    tell(project, make(project), HOOKS, at(minute))
             records = sessions.load(str(project))
             return {
                 "tracker": read(project, TRACKER),
@@ -202,13 +202,13 @@ def test_two_processes_that_tell_at_once_lose_nothing_of_each_other(tmp_path: Pa
 
     def tell_half(half: int) -> None:
         session = f"s{half}"
-        tell(tmp_path, SessionStart(session), KIT)
+        tell(tmp_path, SessionStart(session), HOOKS)
         for number in range(1 + half, 41, 2):
             who, file = HostCaller("engineer", f"e{number}"), str(tmp_path / f"{number}.py")
-            tell(tmp_path, SubagentSpawn(session, who), KIT)
-            tell(tmp_path, PostToolUse(session, who, HostToolCall("Write", (), (file,))), KIT)
+            tell(tmp_path, SubagentSpawn(session, who), HOOKS)
+            tell(tmp_path, PostToolUse(session, who, HostToolCall("Write", (), (file,))), HOOKS)
             if number % 4 < 2:
-                tell(tmp_path, SubagentComplete(session, who), KIT)
+                tell(tmp_path, SubagentComplete(session, who), HOOKS)
 
     side_by_side(partial(tell_half, 0), partial(tell_half, 1))
     entries = {entry["agent_id"]: entry for entry in read(tmp_path, TRACKER)}

@@ -6,11 +6,11 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from hook_stage import known_kit, task, tasks, tell, write
+from hook_stage import known_hooks, task, tasks, tell, write
 
 from rolecall.hosts import gate, tool_shape
 from rolecall.hosts.event import LEAD, GateMode, HostAnswer, HostCaller, HostToolCall, PreToolUse
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.mcp.tools import GROUPS
 from rolecall.settings.capabilities import FILES, RESTRICTIONS, SHELL
 
@@ -33,7 +33,7 @@ def edit(project: Path, name: str = "src/a.py") -> HostToolCall:
 
 
 def ask(project: Path, who: HostCaller, deed: HostToolCall, **changes: object) -> HostAnswer:
-    return tell(project, PreToolUse("s", who, deed), known_kit()._replace(**changes))  # type: ignore[arg-type]
+    return tell(project, PreToolUse("s", who, deed), known_hooks()._replace(**changes))  # type: ignore[arg-type]
 
 
 # -- unplanned edits --
@@ -148,7 +148,7 @@ TASK_TOOLS = {
 def test_the_tools_of_tasks_go_by_what_an_agent_may(
     project: Path, who: HostCaller, tool: str, written: str
 ) -> None:
-    may_not = {*gate.capabilities_of(who.agent, known_kit())} & {*TASK_TOOLS.values()}
+    may_not = {*gate.capabilities_of(who.agent, known_hooks())} & {*TASK_TOOLS.values()}
     answer = ask(project, who, HostToolCall(written.format(tool)))
     assert bool(answer.block) is (TASK_TOOLS[tool] in may_not)
     assert ask(project, LEAD, HostToolCall(written.format(tool))) == HostAnswer()
@@ -212,7 +212,7 @@ def test_the_tables_are_those_of_our_server() -> None:
 def test_inside_a_run_the_roles_own_restrictions_count_and_no_plan_is_needed(
     project: Path, word: str
 ) -> None:
-    kit = Kit(run="thread/1", restrictions=(word,))
+    hooks = HookContext(run="thread/1", restrictions=(word,))
     asked = {
         "edit": edit(project),
         "shell": tool_shape.shell("Bash", "ls", str(project)),
@@ -220,7 +220,9 @@ def test_inside_a_run_the_roles_own_restrictions_count_and_no_plan_is_needed(
         "nx_task_add": HostToolCall("nx_task_add"),
         "nx_task_update": HostToolCall("nx_task_update"),
     }
-    refused = {name for name, deed in asked.items() if tell(project, PreToolUse("s", LEAD, deed), kit).block}
+    refused = {
+        name for name, deed in asked.items() if tell(project, PreToolUse("s", LEAD, deed), hooks).block
+    }
     expected = {
         "no_file_edit": {"edit", "shell write"},
         "read_only": {"edit", "shell write"},
@@ -229,11 +231,13 @@ def test_inside_a_run_the_roles_own_restrictions_count_and_no_plan_is_needed(
         "no_task_update": {"nx_task_update"},
     }
     assert refused == expected[word]
-    assert tell(project, PreToolUse("s", LEAD, HostToolCall("nx_plan_decide")), kit).block
-    assert tell(project, PreToolUse("s", LEAD, edit(project)), Kit(run="thread/1")) == HostAnswer()
-    assert tell(project, PreToolUse("s", LEAD, HostToolCall("Task", starts="x")), kit) == HostAnswer()
+    assert tell(project, PreToolUse("s", LEAD, HostToolCall("nx_plan_decide")), hooks).block
+    assert tell(project, PreToolUse("s", LEAD, edit(project)), HookContext(run="thread/1")) == HostAnswer()
+    assert tell(project, PreToolUse("s", LEAD, HostToolCall("Task", starts="x")), hooks) == HostAnswer()
 
 
 def test_interactive_shells_are_shells(project: Path) -> None:
-    kit = Kit(run="r", restrictions=("no_shell_exec",))
-    assert all(tell(project, PreToolUse("s", LEAD, HostToolCall("T", (word,))), kit).block for word in SHELL)
+    hooks = HookContext(run="r", restrictions=("no_shell_exec",))
+    assert all(
+        tell(project, PreToolUse("s", LEAD, HostToolCall("T", (word,))), hooks).block for word in SHELL
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hook_stage import known_kit, task, tasks, tell, write
+from hook_stage import known_hooks, task, tasks, tell, write
 
 from rolecall.hosts.claude import events
 
@@ -145,7 +145,7 @@ def test_an_attempt_ends_as_the_table_says(tmp_path: Path, attempt: Attempt) -> 
     }
     event = events.event("PreToolUse", payload)
     assert event is not None
-    assert bool(tell(project, event, known_kit()).block) is attempt.is_blocked
+    assert bool(tell(project, event, known_hooks()).block) is attempt.is_blocked
 
 
 def test_every_attempt_stands_on_the_page_with_its_verdict() -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hook_stage import OURS, ROLECALL, hook, known_kit, side_by_side, tell
+from hook_stage import OURS, ROLECALL, hook, known_hooks, side_by_side, tell
 
 from rolecall.api import Rolecall
 from rolecall.hosts import handed_over
@@ -94,8 +94,8 @@ def test_a_compaction_and_the_end_of_a_turn_leave_the_news_for_the_model(stage: 
 
 def test_an_agent_that_plays_a_role_takes_no_news(stage: Stage) -> None:
     stage.finish()
-    kit = known_kit()._replace(run="thread/1")
-    assert tell(stage.project, UserMessage("s", "x"), kit).context == ""
+    hooks = known_hooks()._replace(run="thread/1")
+    assert tell(stage.project, UserMessage("s", "x"), hooks).context == ""
     assert stage.thread.id in stage.message()
 
 

@@ -97,8 +97,8 @@ def test_secrets_are_kept_as_places_and_masked_without_reading_yaml(home: Path) 
     hook_context.load("rolecall")
     assert "0123456789" not in cache(home).read_text()
     code = (
-        "import sys; from rolecall.settings import config; from rolecall.hosts import hook_context as kit; "
-        "print(config.mask(kit.load('rolecall').secrets).text('says cl\\xe9-0123456789'), 'yaml' in sys.modules)"
+        "import sys; from rolecall.settings import config; from rolecall.hosts import hook_context as hooks; "
+        "print(config.mask(hooks.load('rolecall').secrets).text('says cl\\xe9-0123456789'), 'yaml' in sys.modules)"
     )
     told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert told == "says ***MASKED*** False\n"
@@ -174,7 +174,7 @@ def test_another_rolecall_of_the_same_version_has_its_own(home: Path, tmp_path: 
     shutil.copytree(package, other, ignore=shutil.ignore_patterns("__pycache__"))
     body = other / Path(catalog.OWN_FOLDER).relative_to(package) / "skills/nx-plan/body.md"
     body.write_text("Plan as they do elsewhere.\n")
-    code = "from rolecall.hosts import hook_context as kit; print(kit.load('rolecall').skills['nx-plan'])"
+    code = "from rolecall.hosts import hook_context as hooks; print(hooks.load('rolecall').skills['nx-plan'])"
     env = {**os.environ, "ROLECALL_HOME": str(home), "PYTHONPATH": str(other.parent)}
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True, check=True

@@ -7,10 +7,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hook_stage import PLAN, SESSIONS, at, known_kit, plan, read, side_by_side, task, tasks, tell, write
+from hook_stage import PLAN, SESSIONS, at, known_hooks, plan, read, side_by_side, task, tasks, tell, write
 
-from rolecall.hosts import hook_context as kits
-from rolecall.hosts import project_summary
+from rolecall.hosts import hook_context, project_summary
 from rolecall.hosts.claude import events
 from rolecall.hosts.event import (
     LEAD,
@@ -101,7 +100,7 @@ def test_what_is_told_beside_a_message_is_small(tmp_path: Path) -> None:
 def test_a_tag_puts_the_body_before_the_model_with_mode_and_words(tmp_path: Path) -> None:
     context = say(tmp_path, "[plan:auto] add a login").context
     assert context.startswith("The user activated the skill nx-plan in the mode auto.")
-    assert known_kit().skills["nx-plan"].strip() in context
+    assert known_hooks().skills["nx-plan"].strip() in context
     assert context.endswith("What the user said with it: add a login")
     record = read(tmp_path, SESSIONS)["s1"]
     assert (record["skill"], record["mode"]) == ("nx-plan", "auto")
@@ -117,10 +116,10 @@ def test_a_skill_longer_than_the_host_takes_ends_at_a_section_and_names_the_file
     sections = "".join(
         f"## {number}. Part\n\n```\n# no section\n```\n{'x' * 900}\n\n" for number in range(1, 30)
     )
-    kit = kits.load("claude")._replace(skills={"nx-plan": f"# Plan\n\n{sections}"})
+    hooks = hook_context.load("claude")._replace(skills={"nx-plan": f"# Plan\n\n{sections}"})
     file = write(tmp_path, place, "x") if place else Path(catalog.OWN_FOLDER) / "skills/nx-plan/body.md"
     plan(tmp_path, "Which format?")
-    told = tell(tmp_path, UserMessage("s1", f"[plan] {'w' * 500}"), kit).context
+    told = tell(tmp_path, UserMessage("s1", f"[plan] {'w' * 500}"), hooks).context
     context = json.loads(events.output("UserPromptSubmit", HostAnswer(context=told)).stdout)
     assert context["hookSpecificOutput"]["additionalContext"] == told  # nothing more was cut
     assert 8_000 < len(told) < 9_900
@@ -128,7 +127,7 @@ def test_a_skill_longer_than_the_host_takes_ends_at_a_section_and_names_the_file
     number = kept.count("## ") + 1
     assert rest.startswith(f'Read {file} from "{number}. Part" on before you act on it.)')
     assert kept.endswith("x" * 900) and "Which format?" in rest and "w" * 500 in rest
-    again = tell(tmp_path, ContextCompact("s1"), kit).context
+    again = tell(tmp_path, ContextCompact("s1"), hooks).context
     assert f"Read {file} from" in again and len(again) < 9_900
 
 
@@ -186,14 +185,14 @@ def test_a_skill_that_the_model_calls_is_on_record(tmp_path: Path) -> None:
 def test_what_a_skill_leaves_to_the_host_is_told_with_it_and_to_the_agents_it_starts(
     tmp_path: Path, host: str, words: str
 ) -> None:
-    kit = kits.load(host)
-    told = tell(tmp_path, UserMessage("s1", "[run] go"), kit).context
+    hooks = hook_context.load(host)
+    told = tell(tmp_path, UserMessage("s1", "[run] go"), hooks).context
     assert "## In this host" in told and words in told.partition("## In this host")[2]
-    told = tell(tmp_path, SubagentSpawn("s1", HostCaller("engineer", "e1")), kit).context
+    told = tell(tmp_path, SubagentSpawn("s1", HostCaller("engineer", "e1")), hooks).context
     assert words in told.partition("## In this host")[2]
-    tell(tmp_path, UserMessage("s1", "[sync]"), kit)
+    tell(tmp_path, UserMessage("s1", "[sync]"), hooks)
     assert (
-        "In this host" not in tell(tmp_path, SubagentSpawn("s1", HostCaller("engineer", "e2")), kit).context
+        "In this host" not in tell(tmp_path, SubagentSpawn("s1", HostCaller("engineer", "e2")), hooks).context
     )
 
 
@@ -213,17 +212,17 @@ def test_a_slip_is_pointed_out_to_both(tmp_path: Path) -> None:
 
 def test_a_command_activates_a_skill_and_the_body_comes_from_where_the_host_has_none(tmp_path: Path) -> None:
     context = say(tmp_path, "/nx-init now").context
-    assert known_kit().skills["nx-init"].strip() in context
-    kit = known_kit()._replace(has_skill_commands=True)
-    assert tell(tmp_path, UserMessage("s1", "/nx-plan auto go"), kit) == HostAnswer()
+    assert known_hooks().skills["nx-init"].strip() in context
+    hooks = known_hooks()._replace(has_skill_commands=True)
+    assert tell(tmp_path, UserMessage("s1", "/nx-plan auto go"), hooks) == HostAnswer()
     record = read(tmp_path, SESSIONS)["s1"]
     assert (record["skill"], record["mode"]) == ("nx-plan", "auto")
     assert say(tmp_path, "/unknown thing") == HostAnswer()
 
 
 def test_a_skill_that_is_not_there_is_said(tmp_path: Path) -> None:
-    kit = known_kit()._replace(skills={})
-    assert "which is not installed" in tell(tmp_path, UserMessage("s1", "[plan] x"), kit).context
+    hooks = known_hooks()._replace(skills={})
+    assert "which is not installed" in tell(tmp_path, UserMessage("s1", "[plan] x"), hooks).context
 
 
 # -- [d] --
@@ -377,12 +376,12 @@ def test_a_lesson_under_the_name_of_a_note_goes_into_that_one(tmp_path: Path) ->
 
 
 def test_from_how_much_on_notes_are_on_one_subject_is_a_setting(tmp_path: Path) -> None:
-    kit = known_kit()._replace(thresholds=lambda: memory.Thresholds(overlap=100))
+    hooks = known_hooks()._replace(thresholds=lambda: memory.Thresholds(overlap=100))
     lesson = "The billing API answers 429 after sixty calls a minute, so wait before calling again."
     write(
         tmp_path, ".nexus/memory/billing-limits.md", lesson.replace("sixty", "seventy") + " Retries wait.\n"
     )
-    told = tell(tmp_path, UserMessage("s1", f"[m] billing-retries: {lesson}"), kit).context
+    told = tell(tmp_path, UserMessage("s1", f"[m] billing-retries: {lesson}"), hooks).context
     assert "kept in .nexus/memory/billing-retries.md" in told
 
 
@@ -394,8 +393,8 @@ def test_where_there_are_many_notes_the_model_has_them_compared(tmp_path: Path) 
 
 
 def test_a_secret_is_not_kept_and_not_said_again_by_the_refusal(tmp_path: Path) -> None:
-    kit = known_kit()._replace(mask=lambda: Mask(["swordfish-secret-77"]))
-    context = tell(tmp_path, UserMessage("s1", "[m] api-access: use swordfish-secret-77"), kit).context
+    hooks = known_hooks()._replace(mask=lambda: Mask(["swordfish-secret-77"]))
+    context = tell(tmp_path, UserMessage("s1", "[m] api-access: use swordfish-secret-77"), hooks).context
     assert "It was not kept under the name api-access" in context
     assert "swordfish" not in context.partition("It was not kept")[2]
     assert not (tmp_path / ".nexus/memory").exists()

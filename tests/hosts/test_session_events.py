@@ -19,7 +19,7 @@ from hook_stage import (
     TASKS,
     TRACKER,
     at,
-    known_kit,
+    known_hooks,
     plan,
     read,
     task,
@@ -44,7 +44,7 @@ from rolecall.hosts.event import (
     SubagentSpawn,
     UserMessage,
 )
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.store import holder
 
 ENGINEER = HostCaller("engineer", "e1")
@@ -162,19 +162,19 @@ def test_what_is_said_at_the_start_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_start_clears_away_agents_of_sessions_that_are_gone(tmp_path: Path) -> None:
-    tell(tmp_path, SessionStart("s1"), known_kit()._replace(process=GONE))
-    tell(tmp_path, SubagentSpawn("s1", ENGINEER), known_kit()._replace(process=GONE))
+    tell(tmp_path, SessionStart("s1"), known_hooks()._replace(process=GONE))
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER), known_hooks()._replace(process=GONE))
     tell(tmp_path, PostToolUse("s1", ENGINEER, HostToolCall("Write", (), (str(tmp_path / "a"),))))
     assert [entry["agent_id"] for entry in read(tmp_path, TRACKER)] == ["e1"]
     assert len(list((tmp_path / OURS / "touched").iterdir())) == 1
-    answer = tell(tmp_path, SessionStart("s2"), known_kit()._replace(process=here()))
+    answer = tell(tmp_path, SessionStart("s2"), known_hooks()._replace(process=here()))
     assert read(tmp_path, TRACKER) == [] and set(read(tmp_path, SESSIONS)) == {"s2"}
     assert list((tmp_path / OURS / "touched").iterdir()) == []
     assert answer == HostAnswer()
 
 
 def test_agents_of_a_session_that_lives_stay_whatever_other_sessions_do(tmp_path: Path) -> None:
-    living = known_kit()._replace(process=here())
+    living = known_hooks()._replace(process=here())
     tell(tmp_path, SessionStart("s1"), living)
     tell(tmp_path, SubagentSpawn("s1", ENGINEER), living)
     answer = tell(tmp_path, SessionStart("s2"), living)
@@ -216,8 +216,8 @@ def test_a_session_that_only_talks_stays_alive(tmp_path: Path) -> None:
     ],
 )
 def test_a_session_that_goes_on_in_another_process_is_that_ones(tmp_path: Path, event: Event) -> None:
-    tell(tmp_path, SessionStart("s1"), known_kit()._replace(process=GONE))
-    tell(tmp_path, event, known_kit()._replace(process=here()))
+    tell(tmp_path, SessionStart("s1"), known_hooks()._replace(process=GONE))
+    tell(tmp_path, event, known_hooks()._replace(process=here()))
     assert read(tmp_path, SESSIONS)["s1"]["process"] == here()
 
 
@@ -381,7 +381,7 @@ def test_after_a_compaction_everything_is_told_again(tmp_path: Path) -> None:
         "How you work while the skill nx-plan is active:",
     ):
         assert part in told
-    assert known_kit().skills["nx-plan"].strip() in told
+    assert known_hooks().skills["nx-plan"].strip() in told
     assert told == tell(tmp_path, ContextCompact("s1")).context
 
 
@@ -429,12 +429,12 @@ def test_a_compaction_without_anything_to_tell_tells_nothing(tmp_path: Path) -> 
 def test_inside_a_run_only_gates_and_log_apply(tmp_path: Path) -> None:
     tasks(tmp_path, task(1))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    kit = Kit(run="thread/abc")
+    hooks = HookContext(run="thread/abc")
     for event in (
         *(SessionStart("s"), UserMessage("s", "[plan] go"), SubagentSpawn("s", ENGINEER)),
         *(SubagentComplete("s", ENGINEER), ContextCompact("s"), SessionEnd("s")),
     ):
-        assert tell(tmp_path, event, kit) == HostAnswer()
+        assert tell(tmp_path, event, hooks) == HostAnswer()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    tell(tmp_path, PostToolUse("s", HostCaller(), HostToolCall("Read")), kit)
+    tell(tmp_path, PostToolUse("s", HostCaller(), HostToolCall("Read")), hooks)
     assert json.loads((tmp_path / LOG).read_text())["run"] == "thread/abc"

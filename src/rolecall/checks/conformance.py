@@ -63,10 +63,10 @@ def run(
 
 
 def in_process() -> Tell:
-    kit = hook_context.load_own("rolecall")
+    hooks = hook_context.load_own("rolecall")
 
     def tell(project: str, type: str, params: JsonObject) -> Any:
-        own = kit._replace(harness=params["harness_id"])
+        own = hooks._replace(harness=params["harness_id"])
         reply: Any = {}
         for name, payload in _events(project, type, params):
             try:

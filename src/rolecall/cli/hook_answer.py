@@ -24,7 +24,7 @@ from rolecall.hosts.event import (
     SubagentComplete,
     UserMessage,
 )
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.hosts.names import HOSTS, THREAD_END, Output
 from rolecall.nexus import project_paths
 from rolecall.nexus.project_paths import HARNESS
@@ -64,14 +64,14 @@ def answer(host: str, name: str, payload: Payload, project: str, *, harness: str
     event = events.event(name, payload)
     if event is None:
         return 0
-    kit = _load_kit(host, harness, event)
+    hooks = _load_hooks(host, harness, event)
     if not isinstance(event, PreToolUse):  # PreToolUse writes nothing, so it needs no lock
-        if kit.restrictions:  # an agent must not be able to invent events in its own shell
+        if hooks.restrictions:  # an agent must not be able to invent events in its own shell
             command = f"rolecall hook {host} {name}"
-            capabilities.check_host(kit.restrictions, command, is_host=config.is_host_key(key))
+            capabilities.check_host(hooks.restrictions, command, is_host=config.is_host_key(key))
         # The wait is limited, because the host would eventually kill this process without an explanation.
         state_file.patience_ends.set(time.monotonic() + _LONGEST_WAIT)
-    return _write(events.output(name, lifecycle.handle(project, event, kit, project_paths.now())))
+    return _write(events.output(name, lifecycle.handle(project, event, hooks, project_paths.now())))
 
 
 def _wait_for_threads(host: str, payload: Payload, project: str, key: str) -> int:
@@ -107,8 +107,8 @@ def answer_outside(host: str, name: str, payload: Payload, repository: str, *, h
 def _has_tag(host: str, text: str) -> bool:
     if not on_message.may_ask(text):
         return False
-    kit = hook_context.load(host)
-    return bool(tags.detect(text, kit.tags).found or tags.slash(text, kit.skills, kit.tags))
+    hooks = hook_context.load(host)
+    return bool(tags.detect(text, hooks.tags).found or tags.slash(text, hooks.skills, hooks.tags))
 
 
 def _events_of(name: str) -> Any:
@@ -118,27 +118,27 @@ def _events_of(name: str) -> Any:
     return import_module(f"rolecall.hosts.{name}.events")
 
 
-def _load_kit(host: str, harness: str, event: Event) -> Kit:
+def _load_hooks(host: str, harness: str, event: Event) -> HookContext:
     """Load the parts of the configuration and the catalogue that an event needs."""
     if isinstance(event, PreToolUse):
-        needs_kit, has_tags = gate.concerns(event.call), False
+        needs_hooks, has_tags = gate.concerns(event.call), False
     elif isinstance(event, UserMessage):
-        needs_kit, has_tags = True, on_message.may_ask(event.text)
+        needs_hooks, has_tags = True, on_message.may_ask(event.text)
     elif isinstance(event, PostToolUse):
-        needs_kit, has_tags = bool(event.call.skill), True  # a skill that was called can set a mode
+        needs_hooks, has_tags = bool(event.call.skill), True  # a skill that was called can set a mode
     else:
-        needs_kit, has_tags = True, False
-    kit = hook_context.load(host, with_tags=has_tags) if needs_kit else Kit()
-    kit = kit._replace(
+        needs_hooks, has_tags = True, False
+    hooks = hook_context.load(host, with_tags=has_tags) if needs_hooks else HookContext()
+    hooks = hooks._replace(
         run=config.run(),
         restrictions=config.restrictions(),
         harness=harness or HARNESS,
-        mask=lambda: config.mask(kit.secrets),
+        mask=lambda: config.mask(hooks.secrets),
         thresholds=lambda: memory.configured_thresholds(),
     )
     if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # events that do not record a session
-        return kit
-    return kit._replace(process=sessions.host_process())
+        return hooks
+    return hooks._replace(process=sessions.host_process())
 
 
 def _write(output: Output) -> int:

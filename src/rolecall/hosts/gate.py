@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.hosts.event import LEAD, HostAnswer, HostCaller, HostToolCall, PreToolUse
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.nexus import project_paths
 from rolecall.settings.capabilities import FILES, TASK_CREATION, TASK_UPDATE, denied_classes, restrictions
 from rolecall.store.lazy import Module
@@ -54,7 +54,7 @@ _PLAN_FIRST = (
 )
 
 
-def pre_tool_use(project: str, event: PreToolUse, kit: Kit, _now: str) -> HostAnswer:
+def pre_tool_use(project: str, event: PreToolUse, hooks: HookContext, _now: str) -> HostAnswer:
     """Return an answer that blocks the call, one that warns, or an empty one."""
     call = event.call
     if not concerns(call):
@@ -70,17 +70,17 @@ def pre_tool_use(project: str, event: PreToolUse, kit: Kit, _now: str) -> HostAn
                 " other's work. Use nx_plan_…, nx_task_… and nx_artifact_write, or the commands `rolecall plan` and"
                 " `rolecall task`."
             )
-    if refusal := _refuse_by_capability(event.who, call, kit, folder, edited):
+    if refusal := _refuse_by_capability(event.who, call, hooks, folder, edited):
         return HostAnswer(block=refusal)
 
     # An edit of the project's files needs a task; an edit of its notes (`.nexus/memory`, `rules`, `context`) does not.
     unplanned = [places for places in edited if not all(_is_below(folder.nexus, one) for one in places)]
     is_unnamed = not call.writes and not set(FILES).isdisjoint(call.classes)
-    is_exempt = kit.run or kit.gate == "off" or not (unplanned or is_unnamed)
+    is_exempt = hooks.run or hooks.gate == "off" or not (unplanned or is_unnamed)
     if is_exempt or os.path.exists(project_paths.state(folder.root, project_paths.TASKS)):
         return HostAnswer()
     what = folder.shorten(unplanned[0]) if unplanned else "a file"
-    if kit.gate == "warn":
+    if hooks.gate == "warn":
         return HostAnswer(context=f"{what} is edited while no task is planned. {_PLAN_FIRST}")
     advice = _PLAN_FIRST if event.who == LEAD else "Report this to Lead, who plans."
     return HostAnswer(block=f"No task is planned, so {what} is not edited. {advice}")
@@ -126,12 +126,12 @@ def _is_below(folder: str, path: str) -> bool:
 
 
 def _refuse_by_capability(
-    who: HostCaller, call: HostToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
+    who: HostCaller, call: HostToolCall, hooks: HookContext, folder: _Project, edited: Sequence[Places]
 ) -> str:
-    is_agent = not kit.run and who != LEAD
-    if not is_agent and not kit.restrictions:
+    is_agent = not hooks.run and who != LEAD
+    if not is_agent and not hooks.restrictions:
         return ""
-    words = (*kit.restrictions, *(capabilities_of(who.agent, kit) if is_agent else ()))
+    words = (*hooks.restrictions, *(capabilities_of(who.agent, hooks) if is_agent else ()))
     name = f"the agent {who.agent or who.id}" if is_agent else "this role"
     if call.starts and is_agent:
         return f"Only Lead starts agents, and {name} is not Lead. Say in your report what else is to be done."
@@ -158,13 +158,13 @@ def _refuse_by_capability(
     return f"{call.tool} is denied to {name} by {word}." if word else ""
 
 
-def capabilities_of(agent: str, kit: Kit) -> tuple[str, ...]:
+def capabilities_of(agent: str, hooks: HookContext) -> tuple[str, ...]:
     """Return the restrictions of an agent that Lead started; the catalogue need not contain the agent."""
-    rules = kit.agents.get(agent)
+    rules = hooks.agents.get(agent)
     if rules is not None:
         return rules.capabilities
     # If the configured catalogue is unreadable, an agent that our own catalogue lacks could be one that must not edit.
-    is_reader = agent.lower() in READ_ONLY_KINDS or bool(kit.problem)
+    is_reader = agent.lower() in READ_ONLY_KINDS or bool(hooks.problem)
     return (*_UNKNOWN_AGENT, "no_file_edit") if is_reader else _UNKNOWN_AGENT
 
 

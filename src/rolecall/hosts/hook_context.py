@@ -50,7 +50,7 @@ class Rules(NamedTuple):
     category: str = ""
 
 
-class Kit(NamedTuple):
+class HookContext(NamedTuple):
     gate: GateMode = "block"
     agents: Mapping[str, Rules] = {}
     """The rules of each agent, by the agent's id."""
@@ -84,7 +84,7 @@ class Kit(NamedTuple):
     """A function that returns the configured thresholds for comparing memory notes; None for the default thresholds."""
 
 
-def load(host: str, *, with_tags: bool = True) -> Kit:
+def load(host: str, *, with_tags: bool = True) -> HookContext:
     """Load the context for a host's hooks. Tags are needed only for messages that can contain tags."""
     # Two installations of the same version can differ in wording, so each installation has its own cache.
     cache = os.path.join(config.cache_folder(), f"hooks-{host}-{crc32(os.fsencode(__file__)):08x}.json")
@@ -93,7 +93,7 @@ def load(host: str, *, with_tags: bool = True) -> Kit:
             content = json.loads(file.read())
         stamps = content["stamps"]
         if content["version"] == __version__ and stamps == [_stamp(one[0]) for one in stamps]:
-            return _kit(content, with_tags)
+            return _make(content, with_tags)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass  # the cache is missing, or was cut off by a power failure
     # The stamps are taken before the sources are read, so that later changes make the cache stale.
@@ -102,20 +102,20 @@ def load(host: str, *, with_tags: bool = True) -> Kit:
     with suppress(OSError):  # the next hook writes the cache again
         os.makedirs(os.path.dirname(cache), exist_ok=True)
         atomic.replace(cache, json.dumps(content).encode())
-    return _kit(content, with_tags)
+    return _make(content, with_tags)
 
 
-def load_own(host: str) -> Kit:
+def load_own(host: str) -> HookContext:
     """Load the context for our own catalogue, ignoring the configuration."""
-    return _kit(hook_compile.compile_own(host), with_tags=True)
+    return _make(hook_compile.compile_own(host), with_tags=True)
 
 
-def _kit(content: Content, with_tags: bool) -> Kit:
+def _make(content: Content, with_tags: bool) -> HookContext:
     tags: dict[str, Tag] = {}
     if with_tags:
         for fields in content["tags"]:
             tags[fields["id"]] = tag_types.Tag(**{**fields, "variants": tuple(fields["variants"])})
-    return Kit(
+    return HookContext(
         cast(GateMode, content["gate"]),
         {name: Rules(tuple(words), *rest) for name, (words, *rest) in content["agents"].items()},
         tags=tags,

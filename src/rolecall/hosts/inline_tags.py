@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rolecall.errors import RolecallError, UsageError
 from rolecall.hosts.gate import FOR_LEAD
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.hosts.project_summary import ProjectState, format_id
 from rolecall.nexus import knowledge_files, tools
 from rolecall.nexus.overview import ToolReply
@@ -46,10 +46,10 @@ _TOOLS = {"memory_store": "memory_add", "memory_gc": "memory_gc", "rule_store": 
 
 
 def carry_out(
-    project: str, actions: Iterable[InlineAction], kit: Kit, aimed: Iterable[float] = ()
+    project: str, actions: Iterable[InlineAction], hooks: HookContext, aimed: Iterable[float] = ()
 ) -> list[str]:
     """Carry out the actions, and report on each. Decisions that name no issue take those in `aimed`, in order."""
-    handlers: dict[str, Callable[[str, InlineAction, Kit], str]] = {
+    handlers: dict[str, Callable[[str, InlineAction, HookContext], str]] = {
         "nx_plan_decide": partial(_decide, iter(aimed)),
         "memory_store": _remember,
         "memory_gc": _look_at_memory,
@@ -60,17 +60,17 @@ def carry_out(
         tool = _TOOLS.get(action.handler, action.handler)
         try:
             if tool in FOR_LEAD:
-                check_lead(kit.restrictions, tool)
-            check_allowed(kit.restrictions, tool, FILES if tool == "memory_add" else ())
+                check_lead(hooks.restrictions, tool)
+            check_allowed(hooks.restrictions, tool, FILES if tool == "memory_add" else ())
         except UsageError as exc:
             reports.append(f"[{action.tag}] was not carried out: {exc.explain()}")
             continue
         if handler := handlers.get(action.handler):
-            report = handler(project, action, kit)
+            report = handler(project, action, hooks)
         else:  # the tag is from another catalogue, and the host might have a tool for it
             words = _quote(action.text)
             report = f"The user wrote [{action.tag}]: call {action.handler} at once with their words: {words}"
-        tag = kit.tags.get(action.tag)
+        tag = hooks.tags.get(action.tag)
         guidance = " ".join(tag.prose_guidance.split()) if tag else ""
         reports.append(f"{report}\nGuidance for [{action.tag}]: {guidance}" if guidance else report)
     return reports
@@ -85,14 +85,14 @@ def report_repeated(actions: Iterable[InlineAction]) -> list[str]:
     ]
 
 
-def _decide(aimed: Iterator[float], project: str, action: InlineAction, kit: Kit) -> str:
+def _decide(aimed: Iterator[float], project: str, action: InlineAction, hooks: HookContext) -> str:
     state = ProjectState(project)
     if state.plan_problem:
         return f"[d] was not recorded, because the plan cannot be read: {state.plan_problem}. Tell the user."
     if not state.plan.get("active"):
         return f"{NO_PLAN} Nothing was recorded; tell the user."
     issues = {issue["id"]: issue for issue in state.plan["issues"]}
-    text = kit.mask().text(action.text).strip()
+    text = hooks.mask().text(action.text).strip()
     issue: ToolReply | None = None
     if named := _ISSUE.match(text):
         issue, text = issues.get(int(named[1] or named[2])), text[named.end() :].strip()
@@ -121,15 +121,15 @@ def _decide(aimed: Iterator[float], project: str, action: InlineAction, kit: Kit
     return f"The user's decision on {on} was recorded: {_quote(text)} {rest}"
 
 
-def _remember(project: str, action: InlineAction, kit: Kit) -> str:
-    thresholds = kit.thresholds() if kit.thresholds else memory.THRESHOLDS
+def _remember(project: str, action: InlineAction, hooks: HookContext) -> str:
+    thresholds = hooks.thresholds() if hooks.thresholds else memory.THRESHOLDS
 
     def add(name: str, text: str) -> str:
         into = name if os.path.isfile(os.path.join(project, ".nexus", "memory", f"{name}.md")) else None
         try:
-            reply = memory.add(project, name, text, mask=kit.mask(), into=into, thresholds=thresholds)
+            reply = memory.add(project, name, text, mask=hooks.mask(), into=into, thresholds=thresholds)
         except memory.NoteOverlap as overlap:
-            reply = memory.add(project, name, text, mask=kit.mask(), into=overlap.matches[0].name)
+            reply = memory.add(project, name, text, mask=hooks.mask(), into=overlap.matches[0].name)
         return str(reply["path"])
 
     # Finding a note on the same subject requires comparing all notes, which could take too long for a hook.
@@ -138,11 +138,11 @@ def _remember(project: str, action: InlineAction, kit: Kit) -> str:
     return _keep(project, action, "a lesson", "memory", call, add if is_possible else None)
 
 
-def _add_rule(project: str, action: InlineAction, kit: Kit) -> str:
+def _add_rule(project: str, action: InlineAction, hooks: HookContext) -> str:
     tags = [action.variant] if action.variant else []
 
     def add(name: str, text: str) -> str:
-        return str(rule.add(project, name, text, mask=kit.mask(), tags=tags)["path"])
+        return str(rule.add(project, name, text, mask=hooks.mask(), tags=tags)["path"])
 
     call = f"rule_add with a name{f' and tags {tags}' if tags else ''}"
     return _keep(project, action, "a rule", "rules", call, add)
@@ -172,7 +172,7 @@ def _keep(
     return f"The user's words were kept in {path}."
 
 
-def _look_at_memory(project: str, _action: InlineAction, _kit: Kit) -> str:
+def _look_at_memory(project: str, _action: InlineAction, _hooks: HookContext) -> str:
     notes, log = note.list_notes(project, "memory"), memory_access.read(project)
     if not notes:
         return "There are no memory notes to go through. Tell the user."

@@ -12,7 +12,7 @@ from importlib import import_module
 
 from rolecall.hosts import event as ours
 from rolecall.hosts.event import Event, HostAnswer, PostToolUse, PreToolUse
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.nexus import project_paths
 
 _FUNCTIONS: Mapping[type, tuple[str, str]] = {
@@ -29,11 +29,11 @@ EVENTS = tuple(name for _, name in _FUNCTIONS.values())
 """The names of the eight events."""
 
 
-def handle(project: str, event: Event, kit: Kit, now: str) -> HostAnswer:
-    if kit.run and not isinstance(event, (PreToolUse, PostToolUse)):
+def handle(project: str, event: Event, hooks: HookContext, now: str) -> HostAnswer:
+    if hooks.run and not isinstance(event, (PreToolUse, PostToolUse)):
         return HostAnswer()
-    project_paths.use_harness(kit.harness)
+    project_paths.use_harness(hooks.harness)
     module, function = _FUNCTIONS[type(event)]
     handler = getattr(import_module(f"rolecall.hosts.{module}"), function)
-    answer: HostAnswer = handler(project, event, kit, now)
+    answer: HostAnswer = handler(project, event, hooks, now)
     return answer

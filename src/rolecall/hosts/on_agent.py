@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rolecall.errors import Damaged, UsageError
 from rolecall.hosts import gate, project_summary, sessions, tool_log
 from rolecall.hosts.event import HostAnswer, HostCaller, SubagentComplete, SubagentSpawn
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.hosts.project_summary import ProjectState
 from rolecall.hosts.sessions import has_key, task_key
 from rolecall.nexus import brief, knowledge_files, overview, tools, tracker
@@ -36,7 +36,7 @@ _LATER = "9999"
 """A timestamp later than any real one, for files that were found to have changed after an agent ended."""
 
 
-def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> HostAnswer:
+def subagent_spawn(project: str, event: SubagentSpawn, hooks: HookContext, now: str) -> HostAnswer:
     """Record that the agent is running. Tell it its limits, its task if that is certain, and what the project knows."""
     who = event.who
     task: Task | None = None
@@ -54,16 +54,16 @@ def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> Ho
             event.session,
             now,
             lambda one: one._replace(agents={**one.agents, who.id: link or one.agents.get(who.id, "")}),
-            process=kit.process,
+            process=hooks.process,
         )
         _with_tracker(project, partial(tracker.record_start, agent_name=who.agent, agent_id=who.id, at=now))
     active = sessions.find(project, event.session)
-    docs = kit.docs.get(active.skill, "") if active else ""
+    docs = hooks.docs.get(active.skill, "") if active else ""
 
     prior = next((entry for entry in entries if entry.get("agent_id") == who.id), None)
     is_resumed = prior is not None and prior.get("status") == "completed"
-    first = _advise_resumed(project, who, task, prior, entries, kit) if prior and is_resumed else ""
-    words = gate.capabilities_of(who.agent, kit)
+    first = _advise_resumed(project, who, task, prior, entries, hooks) if prior and is_resumed else ""
+    words = gate.capabilities_of(who.agent, hooks)
     limits = f"You are held to {', '.join(words)}. " if words else ""
     limits += "Planning, deciding and starting agents are Lead's: report to Lead what else is to be done."
     if task is None:
@@ -116,9 +116,9 @@ def _advise_resumed(
     task: Task | None,
     prior: tracker.Entry,
     entries: Sequence[tracker.Entry],
-    kit: Kit,
+    hooks: HookContext,
 ) -> str:
-    rules = kit.agents.get(who.agent)
+    rules = hooks.agents.get(who.agent)
     ended, tree = prior.get("stopped_at", ""), filenames.ProjectFiles(os.path.realpath(project))
     known = frozenset(prior.get("files_touched", ()))
     if rules and "no_file_edit" in rules.capabilities:
@@ -147,7 +147,7 @@ def _advise_resumed(
     return str(resume.REREAD) if decision.must_reread else ""
 
 
-def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str) -> HostAnswer:
+def subagent_complete(project: str, event: SubagentComplete, hooks: HookContext, now: str) -> HostAnswer:
     """Record the agent's end and its files. Complete its task unless its report says otherwise."""
     who = event.who
     if not who.id:
@@ -159,12 +159,12 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
         name, _, word = line.strip(" \t>*_`#-").partition(":")
         if name.rstrip("*_` ").upper() == "STATUS":
             status = word.strip(" \t*_`").partition(" ")[0].rstrip("*_`.,;:").lower()
-    report = "" if is_over else _complete_task(project, who.id, status, kit)
+    report = "" if is_over else _complete_task(project, who.id, status, hooks)
     tracker.record_end(
         project,
         agent_id=who.id,
         at=now,
-        last_message=kit.mask().text(event.last_message) if event.last_message else "",
+        last_message=hooks.mask().text(event.last_message) if event.last_message else "",
         files=tool_log.read_touched(project, who.id),
         agent_name=who.agent,
     )
@@ -172,7 +172,7 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
     return HostAnswer(context=report, notice=report)
 
 
-def _complete_task(project: str, agent: str, status: str, kit: Kit) -> str:
+def _complete_task(project: str, agent: str, status: str, hooks: HookContext) -> str:
     """Complete an agent's task if it is in progress, and return a sentence about it."""
     known, seen = sessions.tasks_of_agents(project).get(agent, ""), overview.task_list(project)
     if seen is not None and all(task["status"] != "in_progress" for task in seen.get("tasks", ())):
@@ -189,12 +189,12 @@ def _complete_task(project: str, agent: str, status: str, kit: Kit) -> str:
         advice = "Read its report, then decide."
         return f"{title} is not completed: its agent ended with STATUS: {status}. {advice}"
     try:
-        check_allowed(kit.restrictions, "nx_task_update", TASK_UPDATE)
+        check_allowed(hooks.restrictions, "nx_task_update", TASK_UPDATE)
     except UsageError as exc:
         return f"Its task was not set to completed: {exc.explain()}"
     if not tools.update_as_read(project, task, "completed"):
-        return _complete_task(project, agent, status, kit)  # somebody has just changed the task
-    if task not in project_summary.find_unverified(tasks, kit):
+        return _complete_task(project, agent, status, hooks)  # somebody has just changed the task
+    if task not in project_summary.find_unverified(tasks, hooks):
         return f"{title} is completed."
     advice = "It has acceptance criteria and no task checks them: have a tester or a reviewer verify them."
     return f"{title} is completed. {advice}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rolecall.hosts import handed_over, project_summary, sessions, skill, tool_log
 from rolecall.hosts.event import ContextCompact, HostAnswer, SessionEnd, SessionStart
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.hosts.project_summary import ProjectState
 from rolecall.nexus import project_paths, state_file
 from rolecall.store.lazy import Module
@@ -23,16 +23,16 @@ _COMPACTED = 2_400
 """The number of tokens after a compaction, with a skill's body; a host cuts a longer text."""
 
 
-def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> HostAnswer:
+def session_start(project: str, event: SessionStart, hooks: HookContext, now: str) -> HostAnswer:
     """Create the folders, forget the agents of sessions that no longer exist, and report unfinished work."""
     state_file.ignore_state(project)
-    began = sessions.begin(project, event.session, now, kit.process)
+    began = sessions.begin(project, event.session, now, hooks.process)
     legacy = project_paths.state(project, "agent-tracker.json")  # the place until version 0.7 of the contract
     if os.path.isfile(legacy) and not os.path.islink(legacy):
         os.unlink(legacy)
     tool_log.forget_others(project, sessions.tasks_of_agents)
 
-    warnings = [_warn_elsewhere(project, event.cwd), kit.problem, *began.problems]
+    warnings = [_warn_elsewhere(project, event.cwd), hooks.problem, *began.problems]
     warnings += tool_log.take_errors(project)
     if event.is_new and not began.others and not began.is_plan_run:
         state = ProjectState(project)
@@ -85,7 +85,7 @@ def _task_words(state: ProjectState) -> list[str]:
     return [] if total is None else [f"{total} tasks, {state.unfinished} of them unfinished"]
 
 
-def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> HostAnswer:
+def session_end(project: str, event: SessionEnd, hooks: HookContext, now: str) -> HostAnswer:
     """Report unfinished work. At the very end, remove the session's own files. The plan, tasks and knowledge stay."""
     if not os.path.isdir(project_paths.state(project)):
         return HostAnswer()
@@ -104,19 +104,19 @@ def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> HostAnsw
     after = before._replace(warned=warned)
     if skill.is_over(project, before, state):
         after = after._replace(skill="", mode="", since="")
-    sessions.note(project, event.session, now, before, after, process=kit.process)
+    sessions.note(project, event.session, now, before, after, process=hooks.process)
     return HostAnswer(notice=warning if warned != before.warned else "")
 
 
-def context_compact(project: str, event: ContextCompact, kit: Kit, now: str) -> HostAnswer:
+def context_compact(project: str, event: ContextCompact, hooks: HookContext, now: str) -> HostAnswer:
     """Repeat from disk what the model has forgotten: the state of the project and the active skill's text."""
     session = sessions.find(project, event.session) or sessions.HostSession(now)
     words = ""
-    if session.skill in kit.skills:
+    if session.skill in hooks.skills:
         words = f"How you work while the skill {session.skill} is active:\n\n"
-        words += skill.body_of(project, session.skill, kit, beside=words + " " * 4 * project_summary.SHORT)
+        words += skill.body_of(project, session.skill, hooks, beside=words + " " * 4 * project_summary.SHORT)
     left = _COMPACTED - project_summary.count_tokens(words)
     budget = max(project_summary.SHORT, min(project_summary.LONG, left))
-    summary = project_summary.describe(project, session, kit, budget)
-    sessions.note(project, event.session, now, session, session._replace(told=""), process=kit.process)
+    summary = project_summary.describe(project, session, hooks, budget)
+    sessions.note(project, event.session, now, session, session._replace(told=""), process=hooks.process)
     return HostAnswer(context="\n\n".join(filter(None, [summary, words])))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rolecall.hosts import tool_log
 from rolecall.hosts.event import LEAD, HostAnswer, PostToolUse
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _MOST_FILES = 20
 _MOST_LOOKED_UP = 200
 
 
-def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> HostAnswer:
+def post_tool_use(project: str, event: PostToolUse, hooks: HookContext, now: str) -> HostAnswer:
     call, who = event.call, event.who
     root = os.path.realpath(project)
     written = [] if event.error else _relative(root, call.writes)
@@ -36,14 +36,14 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> HostA
         "session": event.session[:200],
         "agent_id": who.id[:200] or "lead",
         "agent": who.agent[:200],
-        "run": kit.run,
+        "run": hooks.run,
         "tool": call.tool[:200],
         "files": [*written, *read][:_MOST_FILES],
         "status": "error" if event.error else "ok",
-        "error": kit.mask().text(event.error)[:_LONGEST_ERROR] if event.error else "",
+        "error": hooks.mask().text(event.error)[:_LONGEST_ERROR] if event.error else "",
     }
     tool_log.append(project, {key: value for key, value in entry.items() if value or key == "tool"})
-    if who.id and not kit.run:
+    if who.id and not hooks.run:
         if call.command:  # a command can name files by a pattern
             patterns = {name for name in written if set("*?${}").intersection(name)}
             written = [name for name in written if name not in patterns or os.path.lexists(f"{root}/{name}")]
@@ -54,12 +54,12 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> HostA
     for name in read:
         if name.startswith(os.path.join(".nexus", "memory", "")):
             memory_access.observe(project, name, who.id or who.agent or memory_access.LEAD, now)
-    if call.skill in kit.skills and who == LEAD and not kit.run:
+    if call.skill in hooks.skills and who == LEAD and not hooks.run:
         # A skill that the model activates itself counts as if the user had activated it.
-        found = tags.slash(f"/{call.skill} {call.words}", kit.skills, kit.tags)
+        found = tags.slash(f"/{call.skill} {call.words}", hooks.skills, hooks.tags)
         mode = found.mode if found else ""
         activate = lambda one: one._replace(skill=call.skill, mode=mode, since=now)  # noqa: E731
-        sessions.change(project, event.session, now, activate, process=kit.process)
+        sessions.change(project, event.session, now, activate, process=hooks.process)
     return HostAnswer()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from rolecall.errors import RolecallError
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.hosts.sessions import HostSession
 from rolecall.nexus import knowledge_files, overview, tools, tracker
 from rolecall.nexus.overview import Task, ToolReply
@@ -81,22 +81,27 @@ def _try(*readers: Callable[[str], ToolReply | None], project: str) -> tuple[Too
         return {}, exc.message[:_LONGEST_PROBLEM]
 
 
-def summarize(project: str, kit: Kit, now: ProjectState) -> str:
+def summarize(project: str, hooks: HookContext, now: ProjectState) -> str:
     """Return the plan, tasks and knowledge in a few lines for a message; empty if there are none."""
-    lines = [*filter(None, [kit.problem]), *_plan_lines(now), *_task_lines(now), *_unverified_lines(now, kit)]
+    lines = [
+        *filter(None, [hooks.problem]),
+        *_plan_lines(now),
+        *_task_lines(now),
+        *_unverified_lines(now, hooks),
+    ]
     if known := knowledge_files.format_counts(knowledge_files.counts(project)):
         lines.append(f"Knowledge in .nexus/: {known}.")
     return fit(["Where the project stands:", *lines], SHORT) if lines else ""
 
 
-def describe(project: str, session: HostSession, kit: Kit, budget: int = LONG) -> str:
+def describe(project: str, session: HostSession, hooks: HookContext, budget: int = LONG) -> str:
     """Return what a model needs after a compaction: skill, plan, tasks, agents and knowledge."""
     now = ProjectState(project)
     lines = []
     if session.skill:
         lines.append(f"Active skill: {session.skill}{f', mode {session.mode}' if session.mode else ''}.")
-    lines += [*_plan_lines(now), *_task_lines(now), *_agent_lines(project, session, kit)]
-    lines += _unverified_lines(now, kit)
+    lines += [*_plan_lines(now), *_task_lines(now), *_agent_lines(project, session, hooks)]
+    lines += _unverified_lines(now, hooks)
     ready = now.ready_ids
     begun = [("in progress", task) for task in now.tasks if task["status"] == "in_progress"]
     for state, task in [*begun, *(("ready", task) for task in now.tasks if task["id"] in ready)]:
@@ -134,22 +139,22 @@ def _task_lines(now: ProjectState) -> list[str]:
     return [f"Tasks{goal}: {counts}{working}. Ready: {_join_ids(count['ready'])}."]
 
 
-def _unverified_lines(now: ProjectState, kit: Kit) -> list[str]:
-    found = [task["id"] for task in find_unverified(now.tasks, kit) if task["status"] == "completed"]
+def _unverified_lines(now: ProjectState, hooks: HookContext) -> list[str]:
+    found = [task["id"] for task in find_unverified(now.tasks, hooks) if task["status"] == "completed"]
     return [f"Completed with acceptance criteria that no task verifies: {_join_ids(found)}."] if found else []
 
 
-def find_unverified(tasks: Sequence[Task], kit: Kit) -> list[Task]:
+def find_unverified(tasks: Sequence[Task], hooks: HookContext) -> list[Task]:
     """Return the tasks with acceptance criteria on which no checking agent's task depends."""
     verified: set[float] = set()
     for task in tasks:
-        rules = kit.agents.get(task.get("owner", ""))
+        rules = hooks.agents.get(task.get("owner", ""))
         if rules is not None and rules.category == "check":
             verified.update(task["deps"], [task["id"]])
     return [task for task in tasks if task.get("acceptance", "").strip() and task["id"] not in verified]
 
 
-def _agent_lines(project: str, session: HostSession, kit: Kit) -> list[str]:
+def _agent_lines(project: str, session: HostSession, hooks: HookContext) -> list[str]:
     """Return lines for the running agents of all sessions, and for the latest agents that can be resumed."""
     running: list[str] = []
     resumable: list[str] = []
@@ -159,7 +164,7 @@ def _agent_lines(project: str, session: HostSession, kit: Kit) -> list[str]:
         return [f"The list of agents cannot be read: {exc.message[:_LONGEST_PROBLEM]}"]
     for entry in entries:
         name, id = entry.get("agent_name", ""), entry.get("agent_id", "")
-        tier = kit.agents[name].tier if name in kit.agents else ""
+        tier = hooks.agents[name].tier if name in hooks.agents else ""
         if entry.get("status") == "completed" and tier in ("bounded", "persistent"):
             files = ", ".join(entry.get("files_touched", ())[:3])
             resumable.append(f"- can be resumed: {name} {id} ({tier}{f'; {files}' if files else ''})")

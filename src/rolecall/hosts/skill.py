@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.hosts.project_summary import ProjectState
 from rolecall.hosts.sessions import HostSession, milliseconds
 from rolecall.nexus import project_paths
@@ -30,13 +30,13 @@ def is_over(project: str, session: HostSession, now: ProjectState) -> bool:
     return session.skill in ("nx-sync", "nx-init") and (is_closed or is_done)
 
 
-def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
+def body_of(project: str, skill: str, hooks: HookContext, *, beside: str = "") -> str:
     """Return the body of a skill. If the body and `beside` together are too long for the host, the body is cut at the
     start of a section and followed by the name of the file with the full text."""
-    body = kit.skills[skill].strip()
-    if kit.limit is None:
+    body = hooks.skills[skill].strip()
+    if hooks.limit is None:
         return body
-    most, encoding = kit.limit
+    most, encoding = hooks.limit
 
     def size(text: str) -> int:
         return len(text.encode(encoding, errors="replace"))
@@ -48,10 +48,10 @@ def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
 
     if size(body) + size(beside) <= most:
         return body
-    files = (os.path.expanduser(place.replace("{}", skill)) for place in kit.skill_files)
+    files = (os.path.expanduser(place.replace("{}", skill)) for place in hooks.skill_files)
     places = [os.path.join(project, file) for file in files]
     file = next(filter(os.path.isfile, places), places[-1] if places else f"skills/{skill}/body.md")
-    docs = kit.docs.get(skill, "")
+    docs = hooks.docs.get(skill, "")
     room = most - size(beside + docs) - size(continuation("x" * 80))
 
     # Cut before the last section that begins within the room, or in a text without sections, before a paragraph.

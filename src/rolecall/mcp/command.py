@@ -46,9 +46,9 @@ def run(options: Namespace) -> None:
     restrictions = config.restrictions()
     if agent is not None:
         # Reading the catalogue takes longer than the rest of the start, so use the cache of the hooks if possible.
-        kit = hook_context.load(names.LEAD, with_tags=False)
-        is_cached = agent in kit.agents and not kit.problem
-        known = kit.agents[agent] if is_cached else catalog.load(config.catalog_folder()).agent(agent)
+        hooks = hook_context.load(names.LEAD, with_tags=False)
+        is_cached = agent in hooks.agents and not hooks.problem
+        known = hooks.agents[agent] if is_cached else catalog.load(config.catalog_folder()).agent(agent)
         restrictions = (*restrictions, *known.capabilities)
     place = ToolContext(
         project_paths.choose(options.project),

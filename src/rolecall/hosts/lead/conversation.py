@@ -11,7 +11,7 @@ import os
 
 from rolecall.hosts import hook_context, lifecycle, sessions
 from rolecall.hosts.event import HostAnswer, SessionEnd, SessionStart, UserMessage
-from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.hook_context import HookContext
 from rolecall.hosts.names import LEAD
 from rolecall.hosts.on_message import may_ask
 from rolecall.nexus import memory, project_paths, tags
@@ -30,17 +30,17 @@ _NO_PROJECT = (
 def receive(folder: str, session: str, text: str, *, is_new: bool = False) -> HostAnswer:
     """Handle a message, and return an answer whose `context` is for the Lead and whose `notice` is for the person. A
     message with a tag turns a repository without a project into a project."""
-    kit = _load_kit(text)
+    hooks = _load_hooks(text)
     project = _find_project(folder)
-    has_tag = bool(tags.detect(text, kit.tags).found or tags.slash(text, kit.skills, kit.tags))
+    has_tag = bool(tags.detect(text, hooks.tags).found or tags.slash(text, hooks.skills, hooks.tags))
     if not project or (not has_tag and not os.path.isdir(project_paths.nexus(project))):
         text = _NO_PROJECT if has_tag and not project else ""
         return HostAnswer(context=text, notice=text)
     answers, now = [], project_paths.now()
-    project_paths.use_harness(kit.harness)
+    project_paths.use_harness(hooks.harness)
     if is_new or sessions.find(project, session) is None:
-        answers.append(lifecycle.handle(project, SessionStart(session, is_new, folder), kit, now))
-    answers.append(lifecycle.handle(project, UserMessage(session, text), kit, now))
+        answers.append(lifecycle.handle(project, SessionStart(session, is_new, folder), hooks, now))
+    answers.append(lifecycle.handle(project, UserMessage(session, text), hooks, now))
     context = "\n\n".join(answer.context for answer in answers if answer.context)
     return HostAnswer(context=context, notice="\n".join(answer.notice for answer in answers if answer.notice))
 
@@ -50,7 +50,7 @@ def leave(folder: str, session: str) -> str:
     project = _find_project(folder)
     if not project or not os.path.isdir(project_paths.nexus(project)):
         return ""
-    return lifecycle.handle(project, SessionEnd(session), _load_kit(""), project_paths.now()).notice
+    return lifecycle.handle(project, SessionEnd(session), _load_hooks(""), project_paths.now()).notice
 
 
 def attach(text: str, context: str) -> str:
@@ -65,10 +65,10 @@ def detach(text: str) -> str:
 
 def list_tags() -> dict[str, str]:
     """Return the tags that a person can type to activate a skill or record something, with a description of each."""
-    kit = hook_context.load(LEAD)
+    hooks = hook_context.load(LEAD)
     return {
-        **{tag.trigger: tag.description for tag in kit.tags.values()},
-        **{f"/{skill}": "activates the skill" for skill in kit.skills},
+        **{tag.trigger: tag.description for tag in hooks.tags.values()},
+        **{f"/{skill}": "activates the skill" for skill in hooks.skills},
     }
 
 
@@ -79,11 +79,11 @@ def _find_project(folder: str) -> str:
     return root if root and not is_home and os.access(root, os.W_OK) else ""
 
 
-def _load_kit(text: str) -> Kit:
-    kit = hook_context.load(LEAD, with_tags=may_ask(text))
-    return kit._replace(
+def _load_hooks(text: str) -> HookContext:
+    hooks = hook_context.load(LEAD, with_tags=may_ask(text))
+    return hooks._replace(
         restrictions=config.restrictions(),
         process=holder.process(os.getpid()),
-        mask=lambda: config.mask(kit.secrets),
+        mask=lambda: config.mask(hooks.secrets),
         thresholds=memory.configured_thresholds,
     )
