@@ -9,7 +9,7 @@ from typing import Any
 from rolecall.errors import UsageError
 from rolecall.store.canonical import JsonObject
 from rolecall.workflow import condition, template
-from rolecall.workflow.model import Group, StoredRole, StoredWorkflow, member_roles
+from rolecall.workflow.model import Group, StoredRole, StoredWorkflow, member_roles, record_schema
 
 STATUSES = ("done", "partly", "failed")
 """The statuses of a group: enough members are done; some members are done, but not enough; no member is done."""
@@ -49,32 +49,22 @@ def output_schema(workflow: StoredWorkflow, role: str) -> JsonObject:
     names = [name for name in dict.fromkeys(member_roles(workflow, role)) if name in workflow.roles]
     outputs = [dict(workflow.roles[name].schema) for name in names]
     member = {
-        "type": "object",
-        "properties": {
-            "number": {"type": "integer", "minimum": 1},
-            "status": {"type": "string", "enum": list(MEMBER_STATUSES)},
-            "output": {"anyOf": [*outputs, {"type": "null"}]},
-            "id": _TEXT,
-            "reason": _TEXT,
-            "branch": _TEXT,
-            "conflict": _CONFLICT,
-            **({"item": {}} if group.each is not None else {}),
-            **({"role": {"type": "string", "enum": list(group.roles)}} if group.roles else {}),
-        },
-        "required": ["number", "status", "output", "id"],
-        "additionalProperties": False,
+        "number": {"type": "integer", "minimum": 1},
+        "status": {"type": "string", "enum": list(MEMBER_STATUSES)},
+        "output": {"anyOf": [*outputs, {"type": "null"}]},
+        "id": _TEXT,
+        "reason": _TEXT,
+        "branch": _TEXT,
+        "conflict": _CONFLICT,
+        **({"item": {}} if group.each is not None else {}),
+        **({"role": {"type": "string", "enum": list(group.roles)}} if group.roles else {}),
     }
-    return {
-        "title": f"{workflow.name}.{role}.group",
-        "type": "object",
-        "properties": {
-            "status": {"type": "string", "enum": list(STATUSES)},
-            "members": {"type": "array", "items": member},
-            **dict.fromkeys(("count", *MEMBER_STATUSES), _COUNT),
-        },
-        "required": ["status", "members", "count", *MEMBER_STATUSES],
-        "additionalProperties": False,
+    joined = {
+        "status": {"type": "string", "enum": list(STATUSES)},
+        "members": {"type": "array", "items": record_schema(member, ["number", "status", "output", "id"])},
+        **dict.fromkeys(("count", *MEMBER_STATUSES), _COUNT),
     }
+    return {"title": f"{workflow.name}.{role}.group", **record_schema(joined, joined)}
 
 
 def status_of(group: Group, *, count: int, done: int, set_aside: int = 0) -> str:

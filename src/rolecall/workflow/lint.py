@@ -40,8 +40,10 @@ from rolecall.workflow.outcome import Resolved, Variant
 
 if TYPE_CHECKING:
     import difflib
+    import graphlib
 else:
     difflib = Module("difflib")
+    graphlib = Module("graphlib")
 
 Path = tuple[str | int, ...]
 
@@ -108,11 +110,13 @@ def check(
     Python prompt."""
     lint = _Lint(workflow, unread)
     lint.check_graph()
+    lint.check_reach()
     lint.check_order()
     lint.check_schemas(functions)
     lint.check_conditions()
     lint.check_statuses()
     lint.check_templates()
+    lint.check_dead_ends()
     lint.check_loops()
     lint.check_roles({*functions, *prompts})
     lint.check_groups(functions)
@@ -153,12 +157,8 @@ class _Lint:
     def check_graph(self) -> None:
         graph = self._workflow.graph
         if START not in graph:
-            self._error(
-                ("graph",),
-                f"the graph has no {START}",
-                f"Add the first role: `{START}: <role>`.",
-                at_key=True,
-            )
+            hint = f"Add the first role: `{START}: <role>`."
+            self._error(("graph",), f"the graph has no {START}", hint, at_key=True)
         for source in graph:
             place = ("graph", source)
             if source in RESERVED and source != START:
@@ -181,10 +181,10 @@ class _Lint:
             elif edge.role not in self._roles:
                 hint = did_you_mean(edge.role, [*self._roles, *ENDINGS], what="Targets")
                 self._error(path, f"{source} leads to {edge.role!r}, which is not a role", hint)
-        if not self._unread.edges:  # an edge that could not be read might lead to any role
-            self._check_reach()
 
-    def _check_reach(self) -> None:
+    def check_reach(self) -> None:
+        if self._unread.edges:  # an edge that could not be read might lead to any role
+            return
         targets = {edge.role for _, _, edge in self._edges()}
         teams = {name for role in self._roles.values() if role.group for name in role.group.roles}
         reached = _reachable(self._workflow)
@@ -235,16 +235,12 @@ class _Lint:
                 if unmet.is_closed or name not in functions:
                     report = self._error if unmet.is_top or unmet.is_closed else self._warn
                     message = f"{unmet.name!r} is required but not declared{unmet.where}"
-                    report(
-                        (*schema, *unmet.path),
-                        message,
-                        did_you_mean(unmet.name, unmet.known, what="Declared"),
-                    )
+                    hint = did_you_mean(unmet.name, unmet.known, what="Declared")
+                    report((*schema, *unmet.path), message, hint)
             for path, names in outcome.forbidden(role.schema):
                 message = f"this forbids {_quote(names)}, which another part of the schema requires"
-                self._error(
-                    (*schema, *path), message, "Declare them beside it, or leave it out.", at_key=True
-                )
+                hint = "Declare them beside it, or leave it out."
+                self._error((*schema, *path), message, hint, at_key=True)
             for path, message in outcome.contradictions(role.schema):
                 self._error((*schema, *path), message, at_key=True)
 
@@ -310,12 +306,9 @@ class _Lint:
             self._error((*schema, "properties", statuses.key or ""), message, "Quote them.", at_key=True)
         if len(outcome.variants_of(output)) > 1 and (statuses.key is None or statuses.is_open):
             key = statuses.key or "$status"
-            message = (
-                f"{source} is routed by status, but not every variant of its schema has a constant {key!r}"
-            )
-            self._error(
-                schema, message, f'Give each variant `"{key}": {{const: <status>}}`; edges: {wanted}.'
-            )
+            what = f"not every variant of its schema has a constant {key!r}"
+            hint = f'Give each variant `"{key}": {{const: <status>}}`; edges: {wanted}.'
+            self._error(schema, f"{source} is routed by status, but {what}", hint)
             return
         if statuses.key is None:
             message = f"{source} is routed by status, but its schema has no '$status' or 'status'"
@@ -360,9 +353,8 @@ class _Lint:
             if role.group is not None and role.group.check:
                 self._check_command(name, ("roles", name, "check"), role.group.check, earlier)
             if command.is_run(role.agent):
-                self._check_command(
-                    name, ("roles", name, "agent"), command.words_of(str(role.agent)), earlier
-                )
+                words = command.words_of(str(role.agent))
+                self._check_command(name, ("roles", name, "agent"), words, earlier)
 
     def _check_command(self, name: str, path: Path, words: Sequence[str], earlier: _Earlier) -> None:
         """Check the tags in a role's command along each edge that leads to the role."""
@@ -416,9 +408,8 @@ class _Lint:
                 self._error(path, f"{tag} has no value after {whose}{line}", hint)
             elif use.kind == "variable" and not found.always and not _is_guarded(use):
                 hint = f"Make it required, or write {{{{#{use.name}}}}}…{{{{/{use.name}}}}} around it."
-                self._warn(
-                    path, f"{tag} may have no value after {whose}{line}; then the thread is suspended", hint
-                )
+                message = f"{tag} may have no value after {whose}{line}; then the thread is suspended"
+                self._warn(path, message, hint)
 
     def _earlier_problem(
         self, use: template.Use, found: Resolved | None, steps: JsonObject
@@ -448,18 +439,28 @@ class _Lint:
     # -- loops --
 
     def check_loops(self) -> None:
-        if not self._unread.edges and (name := self._find_dead_end()):
-            hint = f"Add an edge to {END} somewhere after it."
-            self._warn(("graph", name), f"no way leads from {name!r} to {END} or {FAIL}", hint, at_key=True)
+        """Report a cycle of roles in which neither the workflow nor a role has limits."""
         if self._workflow.limits != Limits() or self._unread.has_limits:
             return
-        if loop := self._find_loop([name for name, role in self._roles.items() if role.limits == Limits()]):
+        unlimited: dict[str, tuple[str, ...]] = {
+            name: () for name, role in self._roles.items() if role.limits == Limits()
+        }
+        order = graphlib.TopologicalSorter(unlimited)
+        for source, _, edge in self._edges():
+            if source in unlimited and edge.role in unlimited:
+                order.add(edge.role, source)
+        try:
+            order.prepare()
+        except graphlib.CycleError as error:
+            loop: list[str] = error.args[1]
             way = " -> ".join(loop if len(loop) <= 8 else [*loop[:4], "…", *loop[-3:]])
             message = f"{way} can loop forever: neither the workflow nor these roles have limits"
             self._warn(("graph", loop[0]), message, "Add for instance `limits: {steps: 30}`.", at_key=True)
 
-    def _find_dead_end(self) -> str | None:
-        """Return the first reachable role from which no path leads to an ending, or None."""
+    def check_dead_ends(self) -> None:
+        """Report the first reachable role from which no path leads to an ending."""
+        if self._unread.edges:
+            return
         sources: dict[str, list[str]] = {}
         for source, _, edge in self._edges():
             sources.setdefault(edge.role, []).append(source)
@@ -471,33 +472,11 @@ class _Lint:
                 waiting += sources.get(name, ())
         graph, reached = self._workflow.graph, _reachable(self._workflow)
         dead = [name for name in graph if name in reached and name in self._roles and name not in ending]
-        # A role that leads to an unknown name has already been reported.
-        if any(edge.role not in graph and edge.role not in ENDINGS for name in dead for edge in graph[name]):
-            return None
-        return dead[0] if dead else None
-
-    def _find_loop(self, names: Sequence[str]) -> list[str]:
-        """Return one cycle among these roles, with its first role repeated at the end. Return an empty list if there is
-        no cycle."""
-        allowed, finished = set(names), set[str]()
-
-        def targets(name: str) -> Iterator[str]:
-            return (edge.role for edge in self._workflow.graph.get(name, ()) if edge.role in allowed)
-
-        for first in names:
-            trail = {first: targets(first)} if first not in finished else {}
-            while trail:
-                name, branches = next(reversed(trail.items()))
-                following = next(branches, None)
-                if following is None:
-                    finished.add(name)
-                    del trail[name]
-                elif following in trail:
-                    way = list(trail)
-                    return [*way[way.index(following) :], following]
-                elif following not in finished:
-                    trail[following] = targets(following)
-        return []
+        targets = {edge.role for name in dead for edge in graph[name]}
+        if dead and targets <= {*graph, *ENDINGS}:  # an unknown target has already been reported
+            hint = f"Add an edge to {END} somewhere after it."
+            message = f"no way leads from {dead[0]!r} to {END} or {FAIL}"
+            self._warn(("graph", dead[0]), message, hint, at_key=True)
 
     # -- roles --
 
@@ -519,15 +498,13 @@ class _Lint:
                 hint = "Say in `prompt` who it is and in `procedure` what to do."
                 self._warn(path, f"the role {name!r} {missing}", hint, at_key=True)
             if role.may_start_threads and (held := restrictions(role.capabilities)):
-                message = (
-                    f"the role {name!r} may not start threads, because it has the restriction {held[0]!r}"
-                )
+                why = f"because it has the restriction {held[0]!r}"
                 hint = "Remove the restriction or `may_start_threads`."
+                message = f"the role {name!r} may not start threads, {why}"
                 self._error((*path, "may_start_threads"), message, hint)
             players = (role.agent, role.stand_in)
-            if role.stand_in and (
-                "human" in players or any(map(command.is_run, players)) or len({*players}) < 2
-            ):
+            cannot_stand_in = "human" in players or any(map(command.is_run, players)) or len({*players}) < 2
+            if role.stand_in and cannot_stand_in:
                 message = f"{role.stand_in!r} cannot stand in for {role.agent or 'the agent'!r} in {name!r}"
                 hint = "Name another agent; without a stand-in the thread waits until the limit ends."
                 self._error(("roles", name, "stand_in"), message, hint)
@@ -535,7 +512,14 @@ class _Lint:
                 message = f"the role {name!r} is never reused, because a person plays it"
                 self._warn((*path, "reuse"), message, "Remove `reuse`.", at_key=True)
             for number, word in enumerate(role.capabilities):
-                self._check_capability(word, (*path, "capabilities", number))
+                # A misspelt restriction would have no effect, but `file-edit` is a skill, not a typo.
+                if word in RESTRICTIONS or not _letters(word).startswith(("no", "read")):
+                    continue
+                meant = {_letters(known): known for known in RESTRICTIONS}
+                if near := difflib.get_close_matches(_letters(word), meant, n=1, cutoff=0.85):
+                    hint = f"Did you mean {meant[near[0]]!r}? Restrictions: {', '.join(RESTRICTIONS)}."
+                    message = f"the capability {word!r} restricts nothing"
+                    self._error((*path, "capabilities", number), message, hint)
 
     # -- sandboxes --
 
@@ -552,35 +536,35 @@ class _Lint:
             if sandbox is None or (role.group and role.group.roles):  # a team has none of its own
                 continue
             path = ("sandbox",) if role.sandbox is None else ("roles", name, "sandbox")
-            if name not in functions and runs_processes(role):
-                self._check_restrictions(name, role, sandbox, path)
+            is_function = name in functions
+            if not is_function and runs_processes(role):
+                held = [word for word in role.capabilities if word in IMPLY_SANDBOX]
+                if sandbox.is_off and held:
+                    only = f"only its agent's own settings enforce {', '.join(held)}"
+                    hint = "Remove `sandbox: off` to let the kernel enforce it."
+                    self._warn(path, f"the role {name!r} has no sandbox, so {only}", hint)
+                for number, place in enumerate(sandbox.write or ()):
+                    if must_not_write(held) and _is_around_work_folder(place):
+                        message = (
+                            f"the role {name!r} is read_only, but its sandbox lets it write to {place!r}"
+                        )
+                        own = "" if role.sandbox else f", or give {name!r} a `sandbox` of its own"
+                        hint = f"Leave the work folder out of `write`{own}."
+                        self._error((*path, "write", number), message, hint)
             elif sandbox.is_off:
-                pass
+                continue
             elif role.sandbox is not None:
-                who = (
-                    "a Python function plays" if name in functions else "only people or other workflows play"
-                )
+                who = "a Python function plays" if is_function else "only people or other workflows play"
                 message = f"the role {name!r} has no processes for a sandbox, because {who} it"
                 self._warn(path, message, "Remove `sandbox`.", at_key=True)
-            elif not sandbox.best_effort and (name in functions or not _is_for_people(role)):
-                who = "a Python function" if name in functions else "another workflow"
+            elif not sandbox.best_effort and (
+                is_function or {*((role.group and role.group.agents) or (role.agent,))} != {"human"}
+            ):
+                who = "a Python function" if is_function else "another workflow"
                 message = (
                     f"the sandbox cannot hold the role {name!r}, which {who} plays, so no thread can start"
                 )
                 self._warn(path, message, f"Give {name!r} the line `sandbox: off`.", at_key=True)
-
-    def _check_restrictions(self, name: str, role: StoredRole, sandbox: Sandbox, path: Path) -> None:
-        """Compare a role's sandbox with the role's restrictions."""
-        held = [word for word in role.capabilities if word in IMPLY_SANDBOX]
-        if sandbox.is_off and held:
-            only = f"only its agent's own settings enforce {', '.join(held)}"
-            hint = "Remove `sandbox: off` to let the kernel enforce it."
-            self._warn(path, f"the role {name!r} has no sandbox, so {only}", hint)
-        for number, place in enumerate(sandbox.write or ()):
-            if must_not_write(held) and _is_around_work_folder(place):
-                message = f"the role {name!r} is read_only, but its sandbox lets it write to {place!r}"
-                own = "" if role.sandbox else f", or give {name!r} a `sandbox` of its own"
-                self._error((*path, "write", number), message, f"Leave the work folder out of `write`{own}.")
 
     # -- groups --
 
@@ -594,9 +578,8 @@ class _Lint:
                 continue
             if not kinds:
                 key = next((key for key in given if key != "agents"), "agent" if "agents" in given else "")
-                message = (
-                    f"the role {name!r} has {f'{key!r}' if key else 'keys'} of a group, but is played by one"
-                )
+                what = repr(key) if key else "keys"
+                message = f"the role {name!r} has {what} of a group, but is played by one"
                 hint = "Add `each`, `times` or `roles`, which say who plays it."
                 self._error((*path, key) if key else path, message, hint, at_key=True)
                 continue
@@ -760,16 +743,6 @@ class _Lint:
             message = f"{who} of {name!r} may write at the same time into one folder"
             self._error(("roles", member), message, hint, at_key=True)
 
-    def _check_capability(self, word: str, path: Path) -> None:
-        """Report a misspelt restriction, which would have no effect."""
-        meant = {_letters(known): known for known in RESTRICTIONS}
-        is_denial = _letters(word).startswith(("no", "read"))  # `file-edit` is a skill, not a typo
-        if word in RESTRICTIONS or not is_denial:
-            return
-        if near := difflib.get_close_matches(_letters(word), meant, n=1, cutoff=0.85):
-            hint = f"Did you mean {meant[near[0]]!r}? Restrictions: {', '.join(RESTRICTIONS)}."
-            self._error(path, f"the capability {word!r} restricts nothing", hint)
-
 
 def _reachable(workflow: StoredWorkflow, start: str = START, *, without: str | None = None) -> set[str]:
     """Return the roles that can be reached from `start` without passing through `without`. They include `start`, unless
@@ -882,7 +855,3 @@ def _is_around_work_folder(path: str) -> bool:
 
 def _letters(word: str) -> str:
     return "".join(filter(str.isalpha, word.casefold()))
-
-
-def _is_for_people(role: StoredRole) -> bool:
-    return set(role.group.agents if role.group and role.group.agents else (role.agent,)) == {"human"}

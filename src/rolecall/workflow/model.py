@@ -8,7 +8,7 @@ a workflow as a node, with each role's schema as a separate node.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -306,118 +306,89 @@ _TEXT = {"type": "string"}
 _TEXT_OR_NULL = {"type": ["string", "null"]}
 _COUNT = {"type": "integer", "exclusiveMinimum": 0}
 _AMOUNT = {"type": "number", "exclusiveMinimum": 0}
-_LIMITS = {
-    "type": "object",
-    "properties": {
+_LISTED = {"type": "array", "items": _TEXT}
+_TEXTS = {**_LISTED, "minItems": 1}
+
+
+def record_schema(properties: Schema, required: Collection[str] = ()) -> Schema:
+    """Return the schema of an object with these fields and no others."""
+    needed = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": properties, **needed, "additionalProperties": False}
+
+
+def _one_of(words: object) -> Schema:
+    return {"type": "string", "enum": list(get_args(words))}
+
+
+_LIMITS = record_schema(
+    {
         **dict.fromkeys(("steps", "turns", "tokens"), _COUNT),
         **dict.fromkeys(("cost", "minutes"), _AMOUNT),
-    },
-    "additionalProperties": False,
-}
-_ROLE: Schema = {
-    "type": "object",
-    "properties": {
+    }
+)
+_ROLE = record_schema(
+    {
         **dict.fromkeys(("description", "goal", "procedure", "output", "agent"), _TEXT),
-        "capabilities": {"type": "array", "items": _TEXT},
+        "capabilities": _LISTED,
         "meta": {"type": "string", "format": "ocas_ref"},
-        "resume": {"type": "string", "enum": list(get_args(Resume))},
+        "resume": _one_of(Resume),
         "limits": _LIMITS,
         "extract": {"type": "object"},
     },
-    "required": ["description", "goal", "capabilities", "procedure", "output", "meta"],
-    "additionalProperties": False,
+    ("description", "goal", "capabilities", "procedure", "output", "meta"),
+)
+_EDGE_FIELDS = {
+    **dict.fromkeys(("role", "prompt"), _TEXT),
+    **dict.fromkeys(("status", "condition", "location"), _TEXT_OR_NULL),
 }
-_EDGE = {
-    "type": "object",
-    "properties": {
-        "role": _TEXT,
-        "prompt": _TEXT,
-        **dict.fromkeys(("status", "condition", "location"), _TEXT_OR_NULL),
-    },
-    "required": ["role", "status", "condition", "prompt", "location"],
-    "additionalProperties": False,
-}
-_CONDITION = {
-    "type": "object",
-    "properties": {"expression": _TEXT, "description": _TEXT},
-    "required": ["expression", "description"],
-    "additionalProperties": False,
-}
+_EDGE = record_schema(_EDGE_FIELDS, Edge._fields)
+_CONDITION = record_schema(dict.fromkeys(Condition._fields, _TEXT), Condition._fields)
 
 WORKFLOW_SCHEMA: Schema = {
     "title": "rolecall.workflow",
-    "type": "object",
-    "properties": {
-        **dict.fromkeys(("name", "description", "version", "python"), _TEXT),
-        "roles": {"type": "object", "additionalProperties": _ROLE},
-        "graph": {"type": "object", "additionalProperties": {"type": "array", "items": _EDGE}},
-        "conditions": {"type": "object", "additionalProperties": _CONDITION},
-        "limits": _LIMITS,
-    },
-    "required": ["name", "description", "roles", "graph", "conditions"],
-    "additionalProperties": False,
+    **record_schema(
+        {
+            **dict.fromkeys(("name", "description", "version", "python"), _TEXT),
+            "roles": {"type": "object", "additionalProperties": _ROLE},
+            "graph": {"type": "object", "additionalProperties": {"type": "array", "items": _EDGE}},
+            "conditions": {"type": "object", "additionalProperties": _CONDITION},
+            "limits": _LIMITS,
+        },
+        ("name", "description", "roles", "graph", "conditions"),
+    ),
 }
 """The type of a stored workflow. Empty fields are left out, so adding a field later changes no id."""
 
-
-_WORKDIR = {"type": "string", "enum": list(get_args(Workdir))}
-_RECALL = {
-    "type": "object",
-    "properties": {"tokens": _COUNT, "path": _TEXT, "required": {"const": True}},
-    "required": ["tokens"],
-    "additionalProperties": False,
-}
-_TEXTS = {"type": "array", "items": _TEXT, "minItems": 1}
-_GROUP = {
-    "type": "object",
-    "properties": {
+_GROUP = record_schema(
+    {
         "each": _TEXT,
         **dict.fromkeys(("times", "at_once"), _COUNT),
         **dict.fromkeys(("roles", "agents", "check"), _TEXTS),
-        "join": {
-            "oneOf": [
-                {"type": "string", "enum": list(get_args(Join))},
-                {
-                    "type": "object",
-                    "properties": {"at_least": _COUNT},
-                    "required": ["at_least"],
-                    "additionalProperties": False,
-                },
-            ]
-        },
-        "on_failure": {"type": "string", "enum": list(get_args(OnFailure))},
-        "on_limit": {"type": "string", "enum": list(get_args(OnLimit))},
+        "join": {"oneOf": [_one_of(Join), record_schema({"at_least": _COUNT}, ["at_least"])]},
+        "on_failure": _one_of(OnFailure),
+        "on_limit": _one_of(OnLimit),
         "deadline": _AMOUNT,
-        "merge": {"type": "string", "enum": list(get_args(Merge))},
-    },
-    "additionalProperties": False,
-}
-_LISTED = {"type": "array", "items": _TEXT}
-_SANDBOX = {
-    "oneOf": [
-        {"const": "off"},
-        {
-            "type": "object",
-            "properties": {
-                **dict.fromkeys(("write", "read", "env"), _LISTED),
-                "network": {"oneOf": [{"const": "none"}, _TEXTS]},
-                **dict.fromkeys(("memory", "processes"), _COUNT),
-                "seconds": _AMOUNT,
-                "best_effort": {"const": True},
-            },
-            "additionalProperties": False,
-        },
-    ]
-}
+        "merge": _one_of(Merge),
+    }
+)
+_SANDBOX = record_schema(
+    {
+        **dict.fromkeys(("write", "read", "env"), _LISTED),
+        "network": {"oneOf": [{"const": "none"}, _TEXTS]},
+        **dict.fromkeys(("memory", "processes"), _COUNT),
+        "seconds": _AMOUNT,
+        "best_effort": {"const": True},
+    }
+)
 _ADDED: dict[str, Schema] = {
-    "workdir": _WORKDIR,
-    "knowledge": _RECALL,
+    "workdir": _one_of(Workdir),
+    "knowledge": record_schema({"tokens": _COUNT, "path": _TEXT, "required": {"const": True}}, ["tokens"]),
     "may_start_threads": {"const": True},
     "group": _GROUP,
-    "on_crash": {"type": "string", "enum": list(get_args(OnCrash))},
+    "on_crash": _one_of(OnCrash),
     "reuse": {"type": "boolean"},
     "stand_in": _TEXT,
-    "sandbox": _SANDBOX,
+    "sandbox": {"oneOf": [{"const": "off"}, _SANDBOX]},
 }
 """The fields of a role that were added to the type, in the order in which they were added."""
 _OF_WORKFLOW = ("workdir", "on_crash", "reuse", "sandbox")
@@ -452,41 +423,41 @@ _AS_STORED = ("agent", "resume", "extract", "workdir", "on_crash", "reuse", "sta
 
 def to_payload(workflow: StoredWorkflow, schema_ids: Mapping[str, str]) -> JsonObject:
     """Return the stored form of a workflow. `schema_ids` maps each role to the node of its schema."""
-    payload = {
-        "name": workflow.name,
-        "description": workflow.description,
-        "roles": {name: _role_payload(role, schema_ids[name]) for name, role in workflow.roles.items()},
-        "graph": {name: [edge._asdict() for edge in edges] for name, edges in workflow.graph.items()},
-        "conditions": {name: condition._asdict() for name, condition in workflow.conditions.items()},
-    }
     optional = {
         "limits": given(workflow.limits) or None,
         "version": workflow.version or None,
         "python": workflow.python,
         **{key: getattr(workflow, key) for key in _OF_WORKFLOW},
-        "sandbox": None if workflow.sandbox is None else sandbox_payload(workflow.sandbox),
+        "sandbox": workflow.sandbox and sandbox_payload(workflow.sandbox),
     }
-    return payload | {key: value for key, value in optional.items() if value is not None}
+    return {
+        "name": workflow.name,
+        "description": workflow.description,
+        "roles": {name: _role_payload(role, schema_ids[name]) for name, role in workflow.roles.items()},
+        "graph": {name: [edge._asdict() for edge in edges] for name, edges in workflow.graph.items()},
+        "conditions": {name: condition._asdict() for name, condition in workflow.conditions.items()},
+        **{key: value for key, value in optional.items() if value is not None},
+    }
 
 
 def _role_payload(role: StoredRole, schema_id: str) -> JsonObject:
-    payload = {
-        "description": role.description,
-        "goal": role.prompt,
-        "capabilities": list(role.capabilities),
-        "procedure": role.procedure,
-        "output": role.output,
-        "meta": schema_id,
-    }
     optional = {
         **{key: getattr(role, key) for key in _AS_STORED},
         "limits": given(role.limits) or None,
         "knowledge": role.knowledge and recall_payload(role.knowledge),
         "may_start_threads": role.may_start_threads or None,
         "group": role.group and group_payload(role.group),
-        "sandbox": None if role.sandbox is None else sandbox_payload(role.sandbox),
+        "sandbox": role.sandbox and sandbox_payload(role.sandbox),
     }
-    return payload | {key: value for key, value in optional.items() if value is not None}
+    return {
+        "description": role.description,
+        "goal": role.prompt,
+        "capabilities": list(role.capabilities),
+        "procedure": role.procedure,
+        "output": role.output,
+        "meta": schema_id,
+        **{key: value for key, value in optional.items() if value is not None},
+    }
 
 
 def recall_payload(recall: Recall) -> JsonObject:
@@ -571,12 +542,26 @@ def from_payload(payload: JsonObject, schemas: Mapping[str, JsonObject]) -> Stor
     from status to target.
     """
     ids = schema_ids_of(payload)
+    graph: dict[str, tuple[Edge, ...]] = {}
+    for source, edges in payload["graph"].items():
+        if isinstance(edges, list):
+            graph[source] = tuple(Edge(**edge) for edge in edges)
+            continue
+        graph[source] = tuple(
+            Edge(
+                role=target["role"],
+                status=None if is_any_status(source, status) else status,
+                prompt=target.get("prompt") or "",
+                location=target.get("location"),
+            )
+            for status, target in edges.items()
+        )
     return StoredWorkflow(
         name=payload["name"],
         description=payload["description"],
         version=str(payload.get("version", "")),
         roles={name: _read_role(role, schemas[ids[name]]) for name, role in payload["roles"].items()},
-        graph={name: tuple(_read_edges(name, edges)) for name, edges in payload["graph"].items()},
+        graph=graph,
         conditions={name: Condition(**entry) for name, entry in (payload.get("conditions") or {}).items()},
         limits=Limits(**(payload.get("limits") or {})),
         python=payload.get("python"),
@@ -601,16 +586,3 @@ def _read_role(payload: JsonObject, schema: JsonObject) -> StoredRole:
         sandbox=read_sandbox(payload["sandbox"]) if "sandbox" in payload else None,
         **{key: payload[key] for key in _AS_STORED if key in payload},
     )
-
-
-def _read_edges(source: str, payload: Any) -> Iterator[Edge]:
-    if isinstance(payload, list):
-        yield from (Edge(**edge) for edge in payload)
-        return
-    for status, target in payload.items():
-        yield Edge(
-            role=target["role"],
-            status=None if is_any_status(source, status) else status,
-            prompt=target.get("prompt") or "",
-            location=target.get("location"),
-        )

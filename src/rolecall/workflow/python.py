@@ -38,6 +38,7 @@ from rolecall.workflow.model import (
     Sandbox,
     StoredWorkflow,
     Workdir,
+    given,
     sandbox_payload,
 )
 from rolecall.workflow.places import name_of
@@ -330,68 +331,66 @@ class _Reader:
 
     def read(self) -> JsonObject:
         workflow = self._workflow
-        self._check_direction()
-        given = {
+        moderator: Any = workflow.moderator
+        if (moderator is None) == (workflow.graph is None):
+            had = "neither a moderator nor" if workflow.graph is None else "both a moderator and"
+            self._report(f"the workflow has {had} a graph; give it one of them")
+        if moderator is not None and not callable(moderator):
+            self._report(f"the moderator must be a function, not {_kind(moderator)}")
+        elif _is_async(moderator):
+            self._report(
+                "the moderator must be a plain function, not an async one: it decides and does nothing else"
+            )
+        if moderator is not None and workflow.conditions:
+            only = "conditions are allowed only in a graph"
+            self._report(f"{only}; a moderator makes its decisions in Python code")
+        value = {
             "name": workflow.name,
             "description": workflow.description,
             "version": workflow.version,
             "roles": dict(self._read_roles()),
             **{key: self._plain(getattr(workflow, key), key) for key in _PLAIN_KEYS},
         }
-        return {key: value for key, value in given.items() if value is not None}
+        return {key: one for key, one in value.items() if one is not None}
 
     def _report(self, message: str, role: Any = None) -> None:
         self.problems.append(Problem("error", message, *self.places.get(role, self._workflow.place)))
-
-    def _check_direction(self) -> None:
-        moderator: Any = self._workflow.moderator
-        graph = self._workflow.graph
-        if (moderator is None) == (graph is None):
-            had = "neither a moderator nor a graph" if graph is None else "both a moderator and a graph"
-            self._report(f"the workflow has {had}; give it one of them")
-        if moderator is None:
-            return
-        if not callable(moderator):
-            self._report(f"the moderator must be a function, not {_kind(moderator)}")
-        elif _is_async(moderator):
-            self._report(
-                "the moderator must be a plain function, not an async one: it decides and does nothing else"
-            )
-        if self._workflow.conditions:
-            self._report(
-                "conditions are allowed only in a graph; a moderator makes its decisions in Python code"
-            )
 
     def _read_roles(self) -> Iterator[tuple[str, JsonObject]]:
         roles: Any = self._workflow.roles
         if not isinstance(roles, Mapping):
             self._report(f"roles must be a mapping from names to roles, not {_kind(roles)}")
             return
-        for name, given in roles.items():
-            role: Role[Any] = given if isinstance(given, Role) else Role.function(given)
+        for name, written in roles.items():
+            role: Role[Any] = written if isinstance(written, Role) else Role.function(written)
             if not isinstance(name, str):
                 self._report(f"the role name {name!r} must be a string")
                 continue
             self.places[name] = role.place
-            if role is not given and (code := getattr(given, "__code__", None)):
+            if role is not written and (code := getattr(written, "__code__", None)):
                 self.places[name] = Position(code.co_filename, code.co_firstlineno, 1)
-            elif role is not given:
+            elif role is not written:
                 self.places[name] = self._workflow.place
-            player = (
-                self._read_agent(name, role) if role.call is None else self._read_function(name, role.call)
-            )
-            options = self._read_options(name, role.options)
+            if role.call is None:
+                player = self._read_agent(name, role)
+            else:
+                if not _is_async(role.call):
+                    kind = _kind(role.call)
+                    self._report(f"the role {name!r} must be a Role or an async function, not {kind}", name)
+                self.functions[name] = role.call
+                player = {"description": (inspect.getdoc(role.call) or "").partition("\n")[0]}
+            if unknown := sorted(role.options.keys() - RoleOptions.__annotations__.keys()):
+                self._report(f"the role {name!r} has no option {', '.join(unknown)}", name)
+            options = {
+                key: self._plain(value, f"{key} of {name!r}", name)
+                for key, value in role.options.items()
+                if key not in unknown
+            }
             group = self._plain(role.group or {}, f"the group {name!r}", name) or {}
             if "roles" in group:
                 yield name, {**options, **group}
                 continue
             yield name, {**player, **options, "schema": self._read_schema(name, role.schema), **group}
-
-    def _read_function(self, name: str, call: RoleFunction) -> JsonObject:
-        if not _is_async(call):
-            self._report(f"the role {name!r} must be a Role or an async function, not {_kind(call)}", name)
-        self.functions[name] = call
-        return {"description": (inspect.getdoc(call) or "").partition("\n")[0]}
 
     def _read_agent(self, name: str, role: Role[Any]) -> JsonObject:
         found = dict[str, Any]()
@@ -400,9 +399,8 @@ class _Reader:
         elif _is_async(role.prompt):
             self.prompts[name] = role.prompt
         else:
-            self._report(
-                f"the prompt of {name!r} must be text or an async function, not {_kind(role.prompt)}", name
-            )
+            kind = _kind(role.prompt)
+            self._report(f"the prompt of {name!r} must be text or an async function, not {kind}", name)
         if isinstance(role.agent, str):
             found["agent"] = role.agent
         elif isinstance(role.agent, (list, tuple)):
@@ -410,29 +408,16 @@ class _Reader:
         elif callable(role.agent) and not isinstance(role.agent, type):
             self.agents[name] = role.agent
         elif role.agent is not None:
-            self._report(
-                f"the agent of {name!r} must be an adapter, an async function or the name of one, "
-                f"not {_kind(role.agent)}",
-                name,
-            )
+            wanted = "an adapter, an async function or the name of one"
+            self._report(f"the agent of {name!r} must be {wanted}, not {_kind(role.agent)}", name)
         return found
-
-    def _read_options(self, name: str, options: JsonObject) -> JsonObject:
-        unknown = sorted(set(options) - set(RoleOptions.__annotations__))
-        if unknown:
-            self._report(f"the role {name!r} has no option {', '.join(unknown)}", name)
-        known = {key: value for key, value in options.items() if key not in unknown}
-        return {key: self._plain(value, f"{key} of {name!r}", name) for key, value in known.items()}
 
     def _read_schema(self, name: str, schema: Any) -> Any:
         if isinstance(schema, Mapping):
             return self._plain(dict(schema), f"the schema of {name!r}", name)
         if not typed.is_type(schema):
-            self._report(
-                f"the schema of {name!r} must be a JSON Schema, a dataclass or a pydantic model, "
-                f"not {_kind(schema)}",
-                name,
-            )
+            wanted = "a JSON Schema, a dataclass or a pydantic model"
+            self._report(f"the schema of {name!r} must be {wanted}, not {_kind(schema)}", name)
             return {}
         try:
             return self._plain(typed.schema_of(schema), f"the schema of {name!r}", name)
@@ -443,7 +428,7 @@ class _Reader:
     def _plain(self, value: Any, what: str, role: str | None = None) -> Any:
         """Return the value as the store will return it: tuples become lists, and nothing is shared with the caller."""
         if isinstance(value, Limits):
-            value = {key: limit for key, limit in value._asdict().items() if limit is not None}
+            value = given(value)
         elif isinstance(value, Sandbox):
             value = sandbox_payload(value)
         try:
@@ -488,9 +473,8 @@ class _Unloadable(UsageError):
         self.reason = f"the workflow cannot be loaded: {type(error).__name__}: {reason}"
         self.line = (lines[-1] if lines else None) or 1
         where = f"{place}:{self.line}" if lines else place
-        super().__init__(
-            f"{where}: {self.reason}", hint=error.hint if isinstance(error, RolecallError) else ""
-        )
+        hint = error.hint if isinstance(error, RolecallError) else ""
+        super().__init__(f"{where}: {self.reason}", hint=hint)
 
 
 class _Found(NamedTuple):
@@ -519,14 +503,12 @@ def load_python(
     if expected is not None and (
         changes := document.changes(expected, playbook.workflow._replace(python=expected.python))
     ):
+        what = "; ".join(map(str, changes))
+        way = "Bring the old version back, or fork the thread to continue with the new one"
         raise FileChanged(
-            f"{found.place} is not what it was when the thread started: {'; '.join(map(str, changes))}",
+            f"{found.place} is not what it was when the thread started: {what}",
             place=found.place,
-            hint=Hint(
-                "Bring the old version back, or fork the thread to continue with the new one",
-                "fork_to_workflow",
-                workflow=found.place,
-            ),
+            hint=Hint(way, "fork_to_workflow", workflow=found.place),
         )
     return playbook._replace(schema_ids=dict(schema_ids or {}))
 
@@ -548,9 +530,8 @@ def _find(where: str) -> _Found:
     if not where.endswith(".py"):
         place, colon, variable = where.rpartition(":")
         if not colon or not variable.isidentifier():
-            raise UsageError(
-                f"{where!r} names no workflow in Python", hint="Write FILE.py or MODULE:VARIABLE."
-            )
+            hint = "Write FILE.py or MODULE:VARIABLE."
+            raise UsageError(f"{where!r} names no workflow in Python", hint=hint)
     is_file = place.endswith(".py")
     module = _run_file(place) if is_file else _loading(place, lambda: import_module(place))
     if not variable and not isinstance(getattr(module, DEFAULT_NAME, None), Workflow):
@@ -563,10 +544,7 @@ def _find(where: str) -> _Found:
     workflow = getattr(module, variable, None)
     if not isinstance(workflow, Workflow):
         raise UsageError(f"{place} has no workflow {variable!r}", hint=_FILE_HINT)
-
-    name = None
-    if is_file and variable == DEFAULT_NAME:
-        name = name_of(os.path.abspath(place))
+    name = name_of(os.path.abspath(place)) if is_file and variable == DEFAULT_NAME else None
     return _Found(workflow, place, name, f"{os.path.realpath(place) if is_file else place}:{variable}")
 
 
@@ -575,17 +553,14 @@ def _run_file(path: str) -> ModuleType:
     next to it."""
     path = os.path.realpath(path)
     if not os.path.isfile(path):
-        raise FileGone(
-            f"the workflow file {path} does not exist",
-            hint="Restore the file, or fork the thread with another workflow.",
-        )
+        hint = "Restore the file, or fork the thread with another workflow."
+        raise FileGone(f"the workflow file {path} does not exist", hint=hint)
     name = "_rolecall_" + re.sub(r"\W", "_", path)
     for known in [known for known in sys.modules if known == name or known.startswith(name + ".")]:
         del sys.modules[known]
     loader = SourceFileLoader(name, path)
-    spec = spec_from_file_location(
-        name, path, loader=loader, submodule_search_locations=[os.path.dirname(path)]
-    )
+    folders = [os.path.dirname(path)]
+    spec = spec_from_file_location(name, path, loader=loader, submodule_search_locations=folders)
     assert spec is not None  # noqa: S101 - a loader was given
     module = module_from_spec(spec)
     sys.modules[name] = module
