@@ -172,14 +172,15 @@ class AnyText(Form[str]):
 class Choice(Form[Any]):
     """One of a few words."""
 
-    def __init__(self, *words: str) -> None:
-        self.words = words
+    def __init__(self, *words: str, wanted: str = "", hint: str = "") -> None:
+        self.words, self.hint = words, hint
+        self.wanted = wanted or f"one of {', '.join(self.words)}"
 
     def read(self, value: Any, at: At) -> Any:
         if isinstance(value, str) and value in self.words:
             return value
-        hint = did_you_mean(value, self.words) if isinstance(value, str) else ""
-        return at.expect(f"one of {', '.join(self.words)}", value, hint)
+        hint = self.hint or (did_you_mean(value, self.words) if isinstance(value, str) else "")
+        return at.expect(self.wanted, value, hint)
 
     def schema(self) -> Schema:
         return {"enum": list(self.words)}

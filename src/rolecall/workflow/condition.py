@@ -60,6 +60,7 @@ _CHEAP_FUNCTIONS = frozenset((
     "trim", "type", "uppercase",
 ))  # fmt: skip
 """Functions whose time and memory are at most proportional to the size of their arguments."""
+_KINDS = {str: "a text", bool: "true or false", dict: "an object", int: "a number", float: "a number"}
 _CHILDREN = (
     *("expression", "procedure", "arguments", "body", "predicate", "stages", "expr", "group", "lhs", "rhs"),
     *("lhs_object", "rhs_object", "rhs_terms", "terms", "condition", "then", "_else", "steps", "expressions"),
@@ -100,9 +101,8 @@ def output_fields(expression: str) -> tuple[OutputField, ...]:
     """Return the fields directly below `steps….output` that the expression looks at."""
     # A group's list usually has this form. Its members then do not need the interpreter, whose import takes longer than
     # their steps.
-    if plain := re.fullmatch(
-        r"steps\[-([1-9]\d*)\]\.output\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", expression.strip()
-    ):
+    form = r"steps\[-([1-9]\d*)\]\.output\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
+    if plain := re.fullmatch(form, expression.strip()):
         name, *path = plain[2].split(".")
         return (OutputField(name, int(plain[1]), tuple(path)),)
     return _parse(expression).fields
@@ -158,17 +158,11 @@ def select(
     else:
         if value is not view:
             if not isinstance(value, list):
-                raise UsageError(f"the expression {expression!r} gives {_kind(value)}, not a list")
+                kind = "nothing" if value is None else _KINDS.get(type(value), type(value).__name__)
+                raise UsageError(f"the expression {expression!r} gives {kind}, not a list")
             return value
     found = _compute(expression, view, seconds, is_list=True)
     return found if isinstance(found, list) else [] if found is None else [found]
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    kinds = {str: "a text", bool: "true or false", dict: "an object", int: "a number", float: "a number"}
-    return kinds.get(type(value), type(value).__name__)
 
 
 def _view(
@@ -178,7 +172,6 @@ def _view(
     steps_count: int | None,
     output: JsonObject | None = None,
 ) -> JsonObject:
-    """Return the data that an expression sees."""
     parsed = _parse(expression, output is not None)
     if parsed.problem:
         raise UsageError(f"the condition {expression!r} cannot be used: {parsed.problem}")
@@ -236,9 +229,8 @@ def _run_in_child(expression: str, view: JsonObject, seconds: float, *, is_list:
     # -P: a file in the work folder must not shadow an imported module.
     command = [sys.executable, "-P", "-m", "rolecall.workflow.condition"]
     try:
-        ended = subprocess.run(
-            command, input=order.encode(), capture_output=True, timeout=seconds + _CHILD_START
-        )
+        limit = seconds + _CHILD_START
+        ended = subprocess.run(command, input=order.encode(), capture_output=True, timeout=limit)
         answer = json.loads(ended.stdout or b"{}")
     except subprocess.TimeoutExpired:
         answer = {}
@@ -301,9 +293,8 @@ def _path_of(symbol: Any) -> tuple[str | int, ...] | None:
     if not steps or any(step.type != "name" or step.keep_array for step in steps):
         return None
     recent, rest = _recent(steps[0]), [step.value for step in steps[1:]]
-    if any(step.stages or step.predicate for step in steps[1:]) or (steps[0].value == "steps") != bool(
-        recent
-    ):
+    has_filter = any(step.stages or step.predicate for step in steps[1:])
+    if has_filter or (steps[0].value == "steps") != bool(recent):
         return None
     return (steps[0].value, *([-recent] if recent else []), *rest)
 
@@ -312,8 +303,7 @@ def _recent(step: Any) -> int | None:
     """Return k if the first name of a path is followed by [-k], and otherwise None."""
     stages = getattr(step, "stages", None) or getattr(step, "predicate", None)
     index = getattr(getattr(stages[0], "expr", None), "value", None) if stages else None
-    is_recent = isinstance(index, int) and not isinstance(index, bool) and index < 0
-    return -index if is_recent and index is not None else None
+    return -index if isinstance(index, int) and index < 0 else None
 
 
 class _Walk:
@@ -336,7 +326,7 @@ class _Walk:
         if getattr(symbol, "focus", None) or getattr(symbol, "index", None):
             self.problems.append("variables (@$, #$) are not accepted in conditions")
         if kind == "variable":
-            self._visit_variable(symbol.value, at_root)
+            self._check_variable(symbol.value, at_root)
         elif kind in ("wildcard", "descendant", "parent") and at_root:
             self.window = None
         elif kind == "binary" and symbol.value == "..":
@@ -351,7 +341,7 @@ class _Walk:
             self.is_cheap = self.is_cheap and is_plain
         elif kind == "path":
             if at_root and symbol.steps[0].type == "name":
-                self._visit_root(symbol.steps)
+                self._check_root(symbol.steps)
             for position, step in enumerate(symbol.steps):
                 self.visit(step, at_root=at_root and position == 0, depth=depth + 1)
         for name in _CHILDREN:
@@ -362,7 +352,7 @@ class _Walk:
             for child in _flatten(getattr(symbol, name, None)):
                 self.visit(child, at_root=at_root and is_same, depth=depth + 1)
 
-    def _visit_variable(self, name: str, at_root: bool) -> None:
+    def _check_variable(self, name: str, at_root: bool) -> None:
         if name == "$" or (name == "" and at_root):
             self.window = None
         elif name in _REFUSED_FUNCTIONS:
@@ -374,7 +364,7 @@ class _Walk:
         elif name and name not in _CHEAP_FUNCTIONS:
             self.is_cheap = False
 
-    def _visit_root(self, steps: list[Any]) -> None:
+    def _check_root(self, steps: list[Any]) -> None:
         first = steps[0]
         names = [step.value if step.type == "name" else None for step in steps[1:3]] + [None, None]
         if first.value == "start":

@@ -180,7 +180,10 @@ def _find_in_variant(variant: Variant, name: str, *, is_top: bool) -> Resolved |
     fields = [part for schema in variant for part in _schemas_of(schema, name)]
     if fields:
         variants = tuple(choice for part in fields for choice in variants_of(part))
-        may_be_null = any(_allows_null(choice) for choice in variants)
+        may_be_null = any(
+            _constants(choice) == [None] or any("null" in types for types in _types(choice))
+            for choice in variants
+        )
         return Resolved(variants, _requires(variant, name) and not may_be_null)
     is_scalar = any(not types & {"array", "object"} for types in _types(variant))
     if is_top or is_scalar or _is_list(variant) or names_in([variant]) or any(map(_is_closed, variant)):
@@ -209,10 +212,6 @@ def _types(variant: Variant) -> list[set[str]]:
 
 def _is_list(variant: Variant) -> bool:
     return any("array" in types and "object" not in types for types in _types(variant))
-
-
-def _allows_null(variant: Variant) -> bool:
-    return any("null" in types for types in _types(variant)) or _constants(variant) == [None]
 
 
 def _is_closed(schema: JsonObject) -> bool:
@@ -257,7 +256,12 @@ def unmet(schema: JsonObject) -> Iterator[Unmet]:
             is_top, is_closed = not part.path, any(map(_is_closed, some[0]))
             # An inner object without declared fields accepts any field.
             if is_top or is_closed or known:
-                where = _show_status(part.schema, some[0]) if len(some) < len(variants) else ""
+                where = ""
+                if len(some) < len(variants):
+                    key = _status_key(variants)
+                    values = (_values_of(some[0], key) if key else None) or ()
+                    one = f"where {key!r} is {values[0]!r}" if len(values) == 1 else "in one of the variants"
+                    where = f" {one}"
                 yield Unmet(path, name, known, where, is_top, is_closed)
 
 
@@ -327,9 +331,3 @@ def _requirements(variant: Variant) -> Iterator[tuple[JsonObject, int, str]]:
 
 def _admits(schema: JsonObject, name: str) -> bool:
     return any(True for _ in _schemas_of(schema, name))
-
-
-def _show_status(schema: JsonObject, variant: Variant) -> str:
-    key = statuses_of(schema).key
-    values = _values_of(variant, key) if key else None
-    return f" where {key!r} is {values[0]!r}" if values and len(values) == 1 else " in one of the variants"

@@ -97,10 +97,9 @@ class Unit(NamedTuple):
         for path, why in self.refused.items():
             raise UsageError(f"{path} {why}", hint="A pack has plain files only.")
         if self.main == f"{self.name}.py" and _RELATIVE_IMPORT.search(self.files[self.main]):
-            raise UsageError(
-                f"{self.main} imports other files, which are not part of the workflow",
-                hint=f"Make it a folder: {self.name}/index.py and the files that it imports.",
-            )
+            hint = f"Make it a folder: {self.name}/index.py and the files that it imports."
+            message = f"{self.main} imports other files, which are not part of the workflow"
+            raise UsageError(message, hint=hint)
         return self
 
 
@@ -233,13 +232,11 @@ def write_pins(folder: str, pins: Mapping[str, Pin]) -> None:
     for name, pin in sorted(pins.items()):
         lines.append(f"  {name}:\n")
         known = {"source": pin.source, "ref": pin.ref, "commit": pin.commit, "content": pin.content}
-        lines += [f"    {key}: {_quote(value)}\n" for key, value in known.items() if value is not None]
+        for key, value in known.items():
+            if value is not None:  # within single quotes, only the single quote is special
+                quoted = value.replace("'", "''")
+                lines.append(f"    {key}: '{quoted}'\n")
     write_file(os.path.join(folder, LOCK), "".join(lines).encode())
-
-
-def _quote(text: str) -> str:
-    """Quote a text of one line for YAML. Within single quotes, only the single quote is special."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 # -- trust --
@@ -444,6 +441,15 @@ def _describe_file(known: Powers) -> Powers:
     return known._replace(roles=roles, folders=tuple(places), limits=given(workflow.limits))
 
 
+_MODELS = {
+    "baseUrl": "{}",
+    "provider": "the provider {}",
+    "model": "the model {}",
+    "apiKeyEnv": "your model",
+}
+"""How `extract` names the model that reads a role's answers, in words, the most exact name first."""
+
+
 def describe_roles(workflow: StoredWorkflow) -> Iterator[Power]:
     """Yield what each role of a workflow can do. A role with several agents has several entries."""
     for name, role in workflow.roles.items():
@@ -456,7 +462,14 @@ def describe_roles(workflow: StoredWorkflow) -> Iterator[Power]:
         for agent in (*agents, role.stand_in) if role.stand_in else agents:
             kind, _, argument = (agent or "").partition(":")
             is_played = kind in ("human", "workflow")
-            endpoint, key = _find_endpoint(role.extract or {})
+            try:
+                options = {word.partition("=")[0] for word in shlex.split(argument) if "=" in word}
+            except ValueError:  # no agent has such a spec
+                options = set()
+            # These options name the agent's program, or arguments that can undo its restrictions.
+            chooses_program = not is_played and not options.isdisjoint(("executable", "args"))
+            extract: Mapping[str, Any] = role.extract or {}
+            models = (words.format(extract[word]) for word, words in _MODELS.items() if extract.get(word))
             yield Power(
                 name,
                 agent,
@@ -465,30 +478,8 @@ def describe_roles(workflow: StoredWorkflow) -> Iterator[Power]:
                 runs_commands=not is_played and not denied.issuperset(capabilities.SHELL),
                 starts_threads=role.may_start_threads,
                 restrictions=capabilities.restrictions(role.capabilities),
-                is_program=kind in ("acp", "scripted") or (not is_played and _chooses_program(argument)),
-                endpoint=endpoint,
-                key=key,
+                is_program=kind in ("acp", "scripted") or chooses_program,
+                endpoint=next(models, None),
+                key=extract.get("apiKeyEnv"),
                 sandbox=sandbox_of(workflow, name),
             )
-
-
-def _chooses_program(argument: str) -> bool:
-    """Return whether the options in an agent's spec name its program, or arguments that can undo its restrictions."""
-    try:
-        options = {word.partition("=")[0] for word in shlex.split(argument) if "=" in word}
-    except ValueError:  # no agent has such a spec
-        return False
-    return not options.isdisjoint(("executable", "args"))
-
-
-def _find_endpoint(extract: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return the model that reads a role's answers, in words, and the environment variable with the key that is sent to
-    it."""
-    places = {
-        "baseUrl": "{}",
-        "provider": "the provider {}",
-        "model": "the model {}",
-        "apiKeyEnv": "your model",
-    }
-    named = next((words.format(extract[key]) for key, words in places.items() if extract.get(key)), None)
-    return named, extract.get("apiKeyEnv")

@@ -34,6 +34,7 @@ else:
     yaml = Module("rolecall.workflow.yaml")
 
 _ATTEMPTS = 20
+_LIST_HINT = Hint("See the workflows that are known here", "list_workflows")
 
 
 class Found(NamedTuple):
@@ -153,14 +154,9 @@ def find(store: Store | None, text: str, *, folder: str) -> Found:
                 raise
     names = [entry.name for entry in list_entries(store, folder=folder)]
     known = did_you_mean(text, [*names, *gallery.names()], what="Known")
-    raise NotFound(
-        f"there is no workflow {text!r}",
-        hint=Hint(
-            "See those that come with Rolecall",
-            "list_gallery",
-            before=f"{known} A file is named by its path, such as ./{text}.yaml.",
-        ),
-    )
+    before = f"{known} A file is named by its path, such as ./{text}.yaml."
+    hint = Hint("See those that come with Rolecall", "list_gallery", before=before)
+    raise NotFound(f"there is no workflow {text!r}", hint=hint)
 
 
 def is_path(text: str) -> bool:
@@ -173,10 +169,7 @@ def find_file(path: str, *, folder: str) -> str:
     for candidate in (path, *(os.path.join(path, "index" + ending) for ending in ENDINGS)):
         if os.path.isfile(candidate):
             return candidate
-    raise NotFound(
-        f"there is no workflow file {path}",
-        hint=Hint("See the workflows that are known here", "list_workflows"),
-    )
+    raise NotFound(f"there is no workflow file {path}", hint=_LIST_HINT)
 
 
 def project_files(folder: str) -> Iterator[str]:
@@ -227,14 +220,11 @@ def gallery_entries(hidden: Collection[str] = ()) -> list[WorkflowEntry]:
 
 def history(store: Store, name: str) -> list[Version]:
     """Return the versions of a name, newest first."""
-    moves = store.history(ref_name(name)) if _is_name(name) else []
-    versions = [
-        Version(
-            move.target, move.at, str(workflow_node(store, move.target).payload.get("version", "")), False
-        )
-        for move in reversed(moves)
-    ]
-    return [versions[0]._replace(is_current=True), *versions[1:]] if versions else []
+    versions = list[Version]()
+    for move in reversed(store.history(ref_name(name)) if _is_name(name) else []):
+        version = str(workflow_node(store, move.target).payload.get("version", ""))
+        versions.append(Version(move.target, move.at, version, is_current=not versions))
+    return versions
 
 
 def _is_name(text: str) -> bool:
@@ -302,9 +292,7 @@ def workflow_node(store: Store, node: str) -> Node:
     found = store.get(node)
     if isinstance(found.payload, dict) and {"name", "roles", "graph"} <= set(found.payload):
         return found
-    raise UsageError(
-        f"node {node} is not a workflow", hint=Hint("See the workflows that are known here", "list_workflows")
-    )
+    raise UsageError(f"node {node} is not a workflow", hint=_LIST_HINT)
 
 
 _live: dict[str, Playbook] = {}

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from rolecall.errors import InvalidValue, UsageError
@@ -147,7 +148,9 @@ class Shape:
         for branch in _branches(self.schema):
             for name, item in branch.get("properties", {}).items():
                 self.declared.setdefault(name, []).append(item)
-            self._named += [_matcher(pattern) for pattern in branch.get("patternProperties", {})]
+            for pattern in branch.get("patternProperties", {}):
+                with suppress(ValueError):  # the validator reports an invalid regular expression
+                    self._named.append(pattern_test(pattern))
             if isinstance(branch.get("additionalProperties"), Mapping):
                 self._named.append(lambda _name: True)
         self.status_field = next((name for name in STATUS_KEYS if name in self.declared), None)
@@ -183,14 +186,10 @@ class Shape:
                 return tuple(Type(dict(variant.schema)).misfits(output)) or misfits
         if misfits and self.variants and self.status_field:
             known = " or ".join(variant.status for variant in self.variants)
-            given = (
-                f", not {output[self.status_field]}" if self.status_field in output else ", and is not given"
-            )
+            given = f"not {output[self.status_field]}" if self.status_field in output else "and is not given"
             unknown = ", ".join(name for name in output if name not in self.declared)
-            return (
-                f"/{self.status_field}: must be {known}{given}",
-                *([f"unknown: {unknown}"] if unknown else []),
-            )
+            problem = f"/{self.status_field}: must be {known}, {given}"
+            return (problem, f"unknown: {unknown}") if unknown else (problem,)
         return misfits
 
 
@@ -223,13 +222,6 @@ def _variants(schema: JsonObject) -> tuple[SchemaVariant, ...]:
             merged["required"] = list(dict.fromkeys([*shared["required"], *branch["required"]]))
         found.append(SchemaVariant(values[0], merged))
     return tuple(found) if len({variant.status for variant in found}) == len(found) else ()
-
-
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    try:
-        return pattern_test(pattern)
-    except ValueError:
-        return lambda _name: True  # the validator reports the invalid regular expression
 
 
 def _is_text(item: JsonObject) -> bool:
@@ -268,7 +260,11 @@ def _printable(text: str) -> str:
 def _blocks(lines: list[str]) -> list[_Block]:
     fences = _fence_pairs(lines)
     found: list[_Block] = []
-    early = _preamble_end(lines)
+    counts, sizes = accumulate(bool(line.strip()) for line in lines), accumulate(map(len, lines))
+    # the last line on which an answer can begin
+    early = sum(
+        n <= PREAMBLE_LINES and size <= PREAMBLE_CHARACTERS for n, size in zip(counts, sizes, strict=True)
+    )
     next_rule = len(lines)
     for index in range(len(lines) - 1, -1, -1):
         line = lines[index].rstrip()
@@ -301,17 +297,6 @@ def _fence_pairs(lines: list[str]) -> dict[int, int]:
                 pairs[opening] = index
             opening = -1
     return pairs
-
-
-def _preamble_end(lines: list[str]) -> int:
-    """Return the last line on which an answer can begin."""
-    count = characters = 0
-    for index, line in enumerate(lines):
-        count += bool(line.strip())
-        characters += len(line)
-        if count > PREAMBLE_LINES or characters > PREAMBLE_CHARACTERS:
-            return index
-    return len(lines)
 
 
 # -- reading a block --
@@ -399,36 +384,26 @@ def _fit(given: JsonObject, shape: Shape) -> ParsedReply | Suspension | ReplyPro
         return Suspension(text, _lines(rest))
 
     own = {name: value for name, value in given.items() if shape.names(name)}
-    repairs = _repair_status(own, shape)
-    misfits = shape.misfits(own)
-    if misfits:
+    repairs: tuple[str, ...] = ()
+    status = own.get(wanted)
+    if isinstance(status, str) and status not in shape.statuses:
+        meant = [known for known in shape.statuses if known.casefold() == status.strip().casefold()]
+        if len(meant) == 1:  # the status differs from the schema's only in case
+            own[wanted] = meant[0]
+            repairs = (f"{wanted} {status!r} is read as {meant[0]!r}",)
+    if misfits := shape.misfits(own):
         return ReplyProblem("the fields do not fit the schema", misfits)
     for name in STANDARD_FIELDS:
         if name in given and name not in own and not shape.misfits({**own, name: given[name]}):
             own[name] = given[name]
-    return ParsedReply(
-        own, _lines({name: value for name, value in given.items() if name not in own}), repairs
-    )
-
-
-def _repair_status(own: dict[str, Any], shape: Shape) -> tuple[str, ...]:
-    """Change the case of a status to the case in the schema, and return a description of the change."""
-    name = shape.status_field or ""
-    status = own.get(name)
-    if not isinstance(status, str) or status in shape.statuses:
-        return ()
-    meant = [known for known in shape.statuses if known.casefold() == status.strip().casefold()]
-    if len(meant) != 1:
-        return ()
-    own[name] = meant[0]
-    return (f"{name} {status!r} is read as {meant[0]!r}",)
+    rest = {name: value for name, value in given.items() if name not in own}
+    return ParsedReply(own, _lines(rest), repairs)
 
 
 def _suspend(reason: str, body: str) -> Suspension | ReplyProblem:
     if not reason.strip():
-        return ReplyProblem(
-            f"the status {SUSPEND} needs a field `reason` that says what a person has to decide"
-        )
+        what = "a field `reason` that says what a person has to decide"
+        return ReplyProblem(f"the status {SUSPEND} needs {what}")
     return Suspension(_printable(reason), body)
 
 
@@ -457,9 +432,8 @@ def _rival_problem(
     result: ParsedReply | Suspension, block: _Block, blocks: list[_Block], lines: list[str], shape: Shape
 ) -> ReplyProblem | None:
     """Return a problem if a later block contradicts the answer."""
-    rivals = [
-        other for other in blocks if other.opening > block.opening and shape.is_mentioned_in(other.text)
-    ]
+    later = (other for other in blocks if other.opening > block.opening)
+    rivals = [other for other in later if shape.is_mentioned_in(other.text)]
     for rival in rivals[:MAX_BLOCKS]:
         other = _read(rival, lines, shape)
         if isinstance(other, (ParsedReply, Suspension)) and _content_of(other) != _content_of(result):
@@ -479,15 +453,15 @@ def _nothing_found(lines: list[str], blocks: list[_Block], shape: Shape) -> Repl
         return ReplyProblem("the answer is empty")
     late = next((block for block in blocks if not block.is_early and shape.is_mentioned_in(block.text)), None)
     if late is not None:
+        line = late.opening + 1
         return ReplyProblem(
-            f"the frontmatter does not begin until line {late.opening + 1}: the answer must begin with it"
+            f"the frontmatter does not begin until line {line}: the answer must begin with it"
         )
     if any(block.is_early for block in blocks):
         return ReplyProblem("the frontmatter has none of the expected fields", shape.misfits({}))
     if lines[0].strip() == "---":
-        return ReplyProblem(
-            "the frontmatter is never closed: a line with exactly `---` must follow the fields"
-        )
+        reason = "a line with exactly `---` must follow the fields"
+        return ReplyProblem(f"the frontmatter is never closed: {reason}")
     return ReplyProblem("the answer has no frontmatter: it must begin with a line `---`")
 
 
@@ -514,16 +488,6 @@ def _scalar(value: Any) -> str:
 
 
 def _quote(text: str) -> str:
-    """Write a text as a double-quoted YAML scalar. JSON's quoting would leave characters that YAML does not allow."""
-    return '"' + "".join(map(_escape, text)) + '"'
-
-
-def _escape(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    if character == "\n":
-        return "\\n"
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    """Write a text as a double-quoted YAML scalar. JSON's quoting leaves characters that YAML does not allow."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in quoted)

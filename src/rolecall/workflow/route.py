@@ -109,28 +109,26 @@ def _choose(workflow: StoredWorkflow, role: str, status: str | None, **view: Any
     if not edges:
         raise UsageError(f"{role!r} has no edge in the workflow {workflow.name!r}.", hint=_FORK_HINT)
     for edge in edges:
-        has_status = edge.status is None or edge.status == status
-        if has_status and (edge.condition is None or _holds(workflow, edge.condition, **view)):
+        if edge.status not in (None, status):
+            continue
+        if (name := edge.condition) is None:
             return edge
+        if name not in workflow.conditions:
+            known = ", ".join(workflow.conditions) or "none"
+            raise UsageError(f"the condition {name!r} is not defined (defined: {known}).", hint=_FORK_HINT)
+        try:
+            if condition.evaluate(workflow.conditions[name].expression, **view):
+                return edge
+        except UsageError as exc:
+            raise UsageError(f"{name}: {exc.message}.", hint=exc.hint or _FORK_HINT) from None
     if statuses := [edge.status for edge in edges if edge.status is not None]:
         given = "no status" if status is None else f"the status {status!r}"
         message = f"{role!r} ended with {given}, for which it has no edge (it has: {', '.join(statuses)})."
     else:
         names = ", ".join(str(edge.condition) for edge in edges)
-        message = (
-            f"none of the conditions of {role!r} holds ({names}), and its list has no edge without condition."
-        )
+        missing = "its list has no edge without condition"
+        message = f"none of the conditions of {role!r} holds ({names}), and {missing}."
     raise UsageError(message, hint=_FORK_HINT)
-
-
-def _holds(workflow: StoredWorkflow, name: str, **view: Any) -> bool:
-    if name not in workflow.conditions:
-        known = ", ".join(workflow.conditions) or "none"
-        raise UsageError(f"the condition {name!r} is not defined (defined: {known}).", hint=_FORK_HINT)
-    try:
-        return condition.evaluate(workflow.conditions[name].expression, **view)
-    except UsageError as exc:
-        raise UsageError(f"{name}: {exc.message}.", hint=exc.hint or _FORK_HINT) from None
 
 
 def _follow(workflow: StoredWorkflow, role: str, edge: Edge, view: JsonObject) -> Route:

@@ -11,6 +11,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Literal, TypeVar, Union
 
@@ -141,9 +142,8 @@ def _model_schema(model: type[Any]) -> Schema:
         if target in inside:
             raise UsageError(f"{target} contains itself, which a schema here cannot say")
         if target not in definitions:
-            raise UsageError(
-                f"the schema of {model.__name__} refers to {reference!r}, which it does not define"
-            )
+            what = f"refers to {reference!r}, which it does not define"
+            raise UsageError(f"the schema of {model.__name__} {what}")
         return {**inline(definitions[target], (*inside, target)), **rest}
 
     whole: Schema = inline(schema, ())
@@ -158,7 +158,12 @@ def _build(hint: Any, value: Any) -> Any:
     if origin is typing.Annotated:
         return _build(arguments[0], value)
     if origin in (Union, types.UnionType):
-        return _build_union(arguments, value)
+        if value is None or (type(value) in arguments and type(value) in _PLAIN):
+            return value
+        for kind in (kind for kind in arguments if kind not in _PLAIN):
+            with suppress(TypeError, ValueError, AttributeError):  # the value may fit the next kind
+                return _build(kind, value)
+        return value
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(value)
     if _is_model(hint):
@@ -173,15 +178,3 @@ def _build(hint: Any, value: Any) -> Any:
         items = [_build(arguments[0], item) for item in value]
         return tuple(items) if origin is tuple else items
     return tuple(value) if hint is tuple else value
-
-
-def _build_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Build the value as the first kind that accepts it. Return plain values unchanged."""
-    if value is None or (type(value) in kinds and type(value) in _PLAIN):
-        return value
-    for kind in (kind for kind in kinds if kind not in _PLAIN):
-        try:
-            return _build(kind, value)
-        except (TypeError, ValueError, AttributeError):
-            continue
-    return value

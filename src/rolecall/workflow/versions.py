@@ -30,12 +30,25 @@ def keep(path: str, into: str) -> str:
     is_folder = os.path.basename(path) == "index.py"
     below = [os.path.basename(os.path.dirname(os.path.realpath(path)))] if is_folder else []
     copy = os.path.join(into, digest[:32])
+    kept = os.path.join(copy, *below, os.path.basename(path))
     if os.path.isdir(copy):
         with suppress(OSError):
             os.utime(copy)  # in use again, so a clean-up that has just begun keeps the copy
-    else:
-        _write(copy, {os.path.join(*below, name): content for name, content in contents.items()})
-    return os.path.join(copy, *below, os.path.basename(path))
+        return kept
+    os.makedirs(into, exist_ok=True)
+    made = tempfile.mkdtemp(prefix=".new-", dir=into)
+    try:
+        for name, content in contents.items():
+            file = os.path.join(made, *below, name)
+            os.makedirs(os.path.dirname(file), exist_ok=True)
+            with open(file, "wb") as stream:
+                stream.write(content)
+        os.rename(made, copy)  # renamed into place, so that an existing copy is always complete
+    except OSError:
+        shutil.rmtree(made, ignore_errors=True)
+        if not os.path.isdir(copy):  # otherwise another process has just made the same copy
+            raise
+    return kept
 
 
 def digest(where: str) -> str:
@@ -55,9 +68,18 @@ def _read_version(path: str) -> tuple[dict[str, bytes], str]:
         new = set(_imports_of(waiting.pop())) - found
         found |= new
         waiting += new
-    files = sorted(found)
-    contents, digest = dict(_contents(folder, files)), hashlib.sha256()
-    for name, content in contents.items():
+    contents, digest, left = dict[str, bytes](), hashlib.sha256(), MOST_BYTES
+    for file in sorted(found):
+        name = os.path.relpath(file, folder)
+        with open(file, "rb") as stream:
+            content = contents[name] = stream.read(left + 1)
+        left -= len(content)
+        if left < 0 or len(contents) > MOST_FILES:
+            most = f"{MOST_FILES:,} files or {MOST_BYTES // 1_000_000} MB"
+            raise UsageError(
+                f"the workflow in {folder} has more than {most} beside it",
+                hint="Keep what it works on somewhere else: a copy is kept of every version.",
+            )
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return contents, digest.hexdigest()
 
@@ -73,38 +95,6 @@ def clean(folder: str, needed: Collection[str], *, before: float) -> list[str]:
             shutil.rmtree(entry.path)
             removed.append(entry.path)
     return removed
-
-
-def _contents(folder: str, files: list[str]) -> Iterator[tuple[str, bytes]]:
-    left = MOST_BYTES
-    for number, file in enumerate(files):
-        with open(file, "rb") as stream:
-            content = stream.read(left + 1)
-        left -= len(content)
-        if left < 0 or number >= MOST_FILES:
-            most = f"{MOST_FILES:,} files or {MOST_BYTES // 1_000_000} MB"
-            raise UsageError(
-                f"the workflow in {folder} has more than {most} beside it",
-                hint="Keep what it works on somewhere else: a copy is kept of every version.",
-            )
-        yield os.path.relpath(file, folder), content
-
-
-def _write(copy: str, contents: dict[str, bytes]) -> None:
-    """Write a copy and rename it into place, so that an existing copy is always complete."""
-    os.makedirs(os.path.dirname(copy), exist_ok=True)
-    made = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(copy))
-    try:
-        for name, content in contents.items():
-            file = os.path.join(made, name)
-            os.makedirs(os.path.dirname(file), exist_ok=True)
-            with open(file, "wb") as stream:
-                stream.write(content)
-        os.rename(made, copy)
-    except OSError:
-        shutil.rmtree(made, ignore_errors=True)
-        if not os.path.isdir(copy):  # otherwise another process has just made the same copy
-            raise
 
 
 def _folder_files(folder: str) -> Iterator[str]:

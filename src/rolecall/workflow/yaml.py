@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple, get_args
 
@@ -57,7 +57,6 @@ from rolecall.workflow.model import (
     StoredRole,
     StoredWorkflow,
     Workdir,
-    is_any_status,
     split_address,
 )
 from rolecall.workflow.places import is_index, name_of
@@ -195,16 +194,7 @@ def _check_address(text: str) -> str:
     return text
 
 
-class _Network(ListOf[str]):
-    """The keyword `all` or `none`, or a list of addresses."""
-
-    def read(self, value: Any, at: At) -> Any:
-        return value if value in ("all", "none") else super().read(value, at)
-
-    def schema(self) -> Schema:
-        return {"anyOf": [{"enum": ["all", "none"]}, super().schema()]}
-
-
+_ADDRESSES, _EXAMPLE = "all, none or a list of host:port", "For example [api.example.com:443]."
 _SIZE = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,9})?) ?(?:([KMGT])(i?)B)?")
 _LEAST_MEMORY, _MOST_MEMORY = 10**6, 2**50
 
@@ -250,11 +240,13 @@ SANDBOX = Field(
                 _PATHS, "What they may read besides the work folder and programs; all but secret places."
             ),
             "network": _filled(
-                _Network(
-                    Converted(Text(), _check_address),
-                    "all, none or a list of host:port",
-                    least=1,
-                    hint="For example [api.example.com:443].",
+                Either(
+                    _ADDRESSES,
+                    {
+                        str: Choice("all", "none", wanted=_ADDRESSES, hint=_EXAMPLE),
+                        list: ListOf(Converted(Text(), _check_address), _ADDRESSES, least=1, hint=_EXAMPLE),
+                    },
+                    hint=_EXAMPLE,
                 ),
                 "Whom they may connect to: all, none, or a list of host:port (all).",
             ),
@@ -452,46 +444,34 @@ class _Edges(Form[tuple[Edge, ...]]):
     """The edges out of a role: the next role, a mapping from status to the next role, or a list of edges."""
 
     def read(self, value: Any, at: At) -> tuple[Edge, ...]:
+        found: list[tuple[At, Edge | Unreadable]] = []
+        source = str(at.path[-1])
+        if isinstance(value, str):
+            found.append((at, Edge(value)))
+        elif isinstance(value, list) and value:
+            found += [(at / index, _LISTED_EDGE.read(item, at / index)) for index, item in enumerate(value)]
+        elif not isinstance(value, dict) or not value:
+            at.expect("a role, a mapping from status to role, or a list of edges", value)
+        elif isinstance(value.get("role"), str) and value.keys() <= _TARGET_FIELDS.keys():
+            found.append((at, _TARGET.read(value, at)))
+        else:
+            if source != START and ANY_STATUS in value and len(value) > 1:
+                hint = "'_' means any status, so it stands alone; give each status its own edge instead."
+                (at / ANY_STATUS).report(f"{source} has '_' beside other statuses", hint, key=True)
+            for status, target in value.items():
+                if source == START and status not in (ANY_STATUS, START_STATUS):
+                    hint = f"Write `{START}: <role>`, or the status '_' or 'new'."
+                    (at / status).report(f"{START} has no status {status!r}", hint, key=True)
+                edge = Edge(target) if isinstance(target, str) else _TARGET.read(target, at / status)
+                if isinstance(edge, Edge) and source != START and status != ANY_STATUS:
+                    edge = edge._replace(status=status)
+                found.append((at / status, edge))
         edges: list[Edge] = []
-        for part, edge in self._read_edges(value, at):
+        for part, edge in found:
             if isinstance(edge, Edge):
                 at.reading.written[(*at.path, len(edges))] = part.path
                 edges.append(edge)
         return tuple(edges)
-
-    def _read_edges(self, value: Any, at: At) -> Iterator[tuple[At, Edge | Unreadable]]:
-        if isinstance(value, str):
-            yield at, Edge(value)
-        elif isinstance(value, list) and value:
-            for index, item in enumerate(value):
-                yield at / index, _LISTED_EDGE.read(item, at / index)
-        elif (
-            isinstance(value, dict)
-            and isinstance(value.get("role"), str)
-            and value.keys() <= set(_TARGET_FIELDS)
-        ):
-            yield at, _TARGET.read(value, at)
-        elif isinstance(value, dict) and value:
-            self._check_statuses(value, at)
-            source = str(at.path[-1])
-            for status, target in value.items():
-                edge = Edge(target) if isinstance(target, str) else _TARGET.read(target, at / status)
-                if isinstance(edge, Edge) and source != START and not is_any_status(source, status):
-                    edge = edge._replace(status=status)
-                yield at / status, edge
-        else:
-            yield at, at.expect("a role, a mapping from status to role, or a list of edges", value)
-
-    def _check_statuses(self, value: JsonObject, at: At) -> None:
-        source = at.path[-1]
-        if source != START:
-            if ANY_STATUS in value and len(value) > 1:
-                hint = "'_' means any status, so it stands alone; give each status its own edge instead."
-                (at / ANY_STATUS).report(f"{source} has '_' beside other statuses", hint, key=True)
-            return
-        for status in value.keys() - {ANY_STATUS, START_STATUS}:
-            hint = f"Write `{START}: <role>`, or the status '_' or 'new'."
-            (at / status).report(f"{START} has no status {status!r}", hint, key=True)
 
     def schema(self) -> Schema:
         target = {"anyOf": [{"type": "string"}, _TARGET.schema()]}
@@ -679,11 +659,11 @@ def load_file(path: str | os.PathLike[str], *, has_any_name: bool = False) -> De
         return Definition(None, (Problem("error", exc.message, file, 1, 1, exc.hint),))
     name = None if has_any_name else name_of(os.path.abspath(file))
     include = includer(file)
-    if not is_index(file):
-        return parse(text, source=file, include=include, name=name)
-    return parse(
-        text, source=file, include=include, name=name, add=lambda node: _add_role_files(node, file, include)
-    )
+
+    def add(root: YamlNode) -> list[Problem]:
+        return _add_role_files(root, file, include) if is_index(file) else []
+
+    return parse(text, source=file, include=include, name=name, add=add)
 
 
 # -- roles in separate files --
