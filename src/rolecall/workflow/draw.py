@@ -16,7 +16,16 @@ from typing import NamedTuple
 from unicodedata import east_asian_width
 
 from rolecall.workflow.document import roles_in_order
-from rolecall.workflow.model import END, FAIL, START, Limits, StoredWorkflow, runs_processes, sandbox_of
+from rolecall.workflow.model import (
+    END,
+    FAIL,
+    START,
+    Limits,
+    StoredWorkflow,
+    given,
+    runs_processes,
+    sandbox_of,
+)
 
 LONGEST_LABEL = 40
 OTHERWISE = "otherwise"
@@ -50,9 +59,8 @@ def picture(workflow: StoredWorkflow) -> Picture:
     roles = [name for name in roles_in_order(workflow) if name not in teams or name in workflow.graph]
     inner = [START, *roles, *(name for name in named if name not in _ENDINGS)]
     places = [*dict.fromkeys(inner), *(name for name in _ENDINGS if name in named)]
-    targets = {
-        place: list(dict.fromkeys(edge.role for edge in workflow.graph.get(place, ()))) for place in places
-    }
+    graph = workflow.graph
+    targets = {place: list(dict.fromkeys(edge.role for edge in graph.get(place, ()))) for place in places}
     order, loops = _sort(places, targets)
 
     layers: dict[str, int] = {}
@@ -125,7 +133,7 @@ def sandbox_mark(workflow: StoredWorkflow, place: str) -> str:
 
 def limits_text(limits: Limits) -> str:
     """Return limits in words, such as `30 steps, 2.5 cost`, or an empty string if there are no limits."""
-    return ", ".join(f"{value} {name}" for name, value in limits._asdict().items() if value is not None)
+    return ", ".join(f"{value} {name}" for name, value in given(limits).items())
 
 
 # -- text --
@@ -151,9 +159,8 @@ def _title(workflow: StoredWorkflow) -> str:
 
 def _name(workflow: StoredWorkflow, place: str) -> str:
     about, mark = caption(workflow, place), sandbox_mark(workflow, place)
-    name = (
-        place if not about else one_line(f"{place} {about}" if about[0] == "×" else f"{place}: {about}", 60)
-    )
+    between = " " if about.startswith("×") else ": "
+    name = one_line(f"{place}{between}{about}", 60) if about else place
     return f"{name} ({mark})" if mark else name
 
 
@@ -194,7 +201,6 @@ class _Rails:
                 line, indent = self._straight.get(place), " " * self._middle
                 self._rows.append(indent + f"│ {line.label}".rstrip() if line else "")
                 self._rows += [f"{indent}▼"] if line and line.target not in self._roles else []
-        self._assign_columns()
         return self._add_rails()
 
     def _draw_place(self, place: str) -> None:
@@ -224,8 +230,8 @@ class _Rails:
         self._ends.append((row, text, target))
         self._rails[target].stretch(row)
 
-    def _assign_columns(self) -> None:
-        """Assign columns to rails. Short rails go inside long rails, and rails that do not overlap share a column."""
+    def _add_rails(self) -> list[str]:
+        # Short rails go inside long rails, and rails that do not overlap share a column.
         columns: list[list[_Rail]] = []
         for rail in sorted(self._rails.values(), key=lambda rail: rail.bottom - rail.top):
             free = (
@@ -234,17 +240,14 @@ class _Rails:
                 if all(rail.bottom < other.top or other.bottom < rail.top for other in others)
             )
             rail.column = next(free, len(columns))
-            if rail.column == len(columns):
-                columns.append([])
+            columns += [[]] if rail.column == len(columns) else []
             columns[rail.column].append(rail)
 
-    def _add_rails(self) -> list[str]:
         texts = {row: text for row, text, _ in self._ends}
         left = 1 + max(_width(text + texts.get(row, "")) for row, text in enumerate(self._rows))
-        columns = 3 * (1 + max((rail.column for rail in self._rails.values()), default=-1))
         shown = []
         for row, text in enumerate(self._rows):
-            cells = [" "] * columns
+            cells = [" "] * 3 * len(columns)
             for rail in self._rails.values():
                 if rail.top < row < rail.bottom:
                     cells[3 * rail.column] = "│"
@@ -360,7 +363,15 @@ class _Layout:
             self.layers[2 * shown.layers[place]].append(self.boxes[place])
         self.chains = [self._add_chain(line) for line in shown.lines if line.source != line.target]
         self._order()
-        self._spread()
+        for layer in self.layers:
+            _place_in_order(layer, [0.0] * len(layer))
+        for sweep in range(2 * _SWEEPS):
+            for layer in self.layers if sweep % 2 == 0 else reversed(self.layers):
+                wanted = []
+                for cell in layer:
+                    near = cell.above + cell.below if sweep > _SWEEPS else cell.above or cell.below
+                    wanted.append(sum(other.x for other in near) / len(near) if near else cell.x)
+                _place_in_order(layer, wanted)
 
     def box_width(self, place: str) -> float:
         return max(84.0, _text_width(place, _FONT * 1.06), _text_width(self.subtitle(place), _SMALL)) + 28
@@ -405,17 +416,6 @@ class _Layout:
             for layer in self.layers if is_down else reversed(self.layers):
                 layer.sort(key=mean)
                 position |= {id(cell): index for index, cell in enumerate(layer)}
-
-    def _spread(self) -> None:
-        for layer in self.layers:
-            _place_in_order(layer, [0.0] * len(layer))
-        for sweep in range(2 * _SWEEPS):
-            for layer in self.layers if sweep % 2 == 0 else reversed(self.layers):
-                wanted = []
-                for cell in layer:
-                    near = cell.above + cell.below if sweep > _SWEEPS else cell.above or cell.below
-                    wanted.append(sum(other.x for other in near) / len(near) if near else cell.x)
-                _place_in_order(layer, wanted)
 
 
 def _place_in_order(layer: Sequence[_Cell], wanted: Sequence[float]) -> None:
@@ -518,7 +518,24 @@ class _Svg:
         points[-1] = (self._port(chain, cells[-1]), points[-1][1] - _BOX_HEIGHT / 2)
         if self._layout.boxes[chain.line.source] is cells[-1]:
             points.reverse()
-        yield from _curve(points, is_loop=chain.line.is_loop)
+
+        # A smooth line through the points, vertical at both ends, and an arrowhead.
+        tip, is_loop = points[-1], chain.line.is_loop
+        down = 1.0 if tip[1] > points[0][1] else -1.0
+        ends = [*points[:-1], (tip[0], tip[1] - down * 8)]
+        around = [(ends[0][0], 2 * ends[0][1] - ends[1][1]), *ends, (tip[0], 2 * ends[-1][1] - ends[-2][1])]
+        slopes = [
+            (after[0] - before[0]) / (after[1] - before[1])
+            for before, after in zip(around, around[2:], strict=False)
+        ]
+        slopes[0] = slopes[-1] = 0.0
+        path = f"M{ends[0][0]:.1f} {ends[0][1]:.1f}"
+        for ((x0, y0), slope0), ((x1, y1), slope1) in pairwise(zip(ends, slopes, strict=True)):
+            reach = (y1 - y0) * 0.4
+            path += f"C{x0 + slope0 * reach:.1f} {y0 + reach:.1f} {x1 - slope1 * reach:.1f} {y1 - reach:.1f}"
+            path += f" {x1:.1f} {y1:.1f}"
+        yield f'<path class="line{" loop" if is_loop else ""}" d="{path}"/>'
+        yield _arrowhead(tip, (0.0, down), is_loop=is_loop)
         if chain.label:
             yield from _label_at(chain.line, self._x(chain.label), self._y(chain.label.layer))
 
@@ -553,35 +570,13 @@ class _Svg:
         # A group is drawn as a stack of boxes.
         for behind in (4, 0) if role and role.group else (0,):
             left, top = x - width / 2 + behind, y - _BOX_HEIGHT / 2 - behind
-            yield (
-                f'<rect class="{kind}" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}"'
-                f' height="{_BOX_HEIGHT}" rx="{round_by:g}"/>'
-            )
+            size = f'width="{width:.1f}" height="{_BOX_HEIGHT}" rx="{round_by:g}"'
+            yield f'<rect class="{kind}" x="{left:.1f}" y="{top:.1f}" {size}/>'
         subtitle = self._layout.subtitle(place)
         yield f'<text class="name" x="{x:.1f}" y="{y - (8 if subtitle else 0):.1f}" dy="0.35em">{_xml(place)}</text>'
         if subtitle:
             yield f'<text class="small" x="{x:.1f}" y="{y + 10:.1f}" dy="0.35em">{_xml(subtitle)}</text>'
         yield "</g>"
-
-
-def _curve(points: Sequence[tuple[float, float]], *, is_loop: bool) -> Iterator[str]:
-    """Draw a smooth line through the points, vertical at both ends, with an arrowhead."""
-    down = 1.0 if points[-1][1] > points[0][1] else -1.0
-    tip = points[-1]
-    ends = [*points[:-1], (tip[0], tip[1] - down * 8)]
-    around = [(ends[0][0], 2 * ends[0][1] - ends[1][1]), *ends, (tip[0], 2 * ends[-1][1] - ends[-2][1])]
-    slopes = [
-        (after[0] - before[0]) / (after[1] - before[1])
-        for before, after in zip(around, around[2:], strict=False)
-    ]
-    slopes[0] = slopes[-1] = 0.0
-    path = f"M{ends[0][0]:.1f} {ends[0][1]:.1f}"
-    for (x0, y0), (x1, y1), slope0, slope1 in zip(ends, ends[1:], slopes, slopes[1:], strict=False):
-        reach = (y1 - y0) * 0.4
-        path += f"C{x0 + slope0 * reach:.1f} {y0 + reach:.1f} {x1 - slope1 * reach:.1f} {y1 - reach:.1f}"
-        path += f" {x1:.1f} {y1:.1f}"
-    yield f'<path class="line{" loop" if is_loop else ""}" d="{path}"/>'
-    yield _arrowhead(tip, (0.0, down), is_loop=is_loop)
 
 
 def _arrowhead(tip: tuple[float, float], way: tuple[float, float], *, is_loop: bool) -> str:

@@ -388,8 +388,7 @@ class _Lint:
         hides_steps = "steps" in outcome.names_in(given)
         whose = f"{source} ends with {edge.status!r}" if edge.status else source
         for use in uses:
-            inner = _section_scopes(use.inside, scopes)
-            found = _resolve(use.path, scopes, inner)
+            inner, found = _resolve(use, scopes)
             tag, line = "{{" + use.name + "}}", _line_in(text, use.line)
             is_earlier = use.path[0] == "steps" and not hides_steps
             if is_earlier and (problem := self._earlier_problem(use, found, steps)):
@@ -596,7 +595,7 @@ class _Lint:
                 if f"workflow:{self._workflow.name}" in (agent, *role.group.agents):
                     message = f"members of {name!r} are played by the workflow that they belong to"
                     self._error(("roles", member, "agent"), message, "It would never end.")
-            self._check_join(name, role.group)
+            self._check_options(name, role.group)
             self._check_member_folders(name, role.group, functions)
 
     def _check_team(self, name: str, group: Group) -> None:
@@ -633,7 +632,7 @@ class _Lint:
             for flaw in template.problems(text):
                 self._error(path, f"{flaw.message}{_line_in(text, flaw.line)}")
             for use in [use for use in template.variables(text) if use.path != (".",)]:
-                found = _resolve(use.path, [scope], _section_scopes(use.inside, [scope]))
+                found = _resolve(use, [scope])[1]
                 tag, line = "{{" + use.name + "}}", _line_in(text, use.line)
                 if found is None:
                     item = outcome.find(scope, ("item",))
@@ -697,7 +696,7 @@ class _Lint:
             self._error(path, f"{'.'.join(names) or 'output'!r} is not {what}", f"Name a list in {whose}.")
         return ()
 
-    def _check_join(self, name: str, group: Group) -> None:
+    def _check_options(self, name: str, group: Group) -> None:
         path = ("roles", name)
         most = group.times or len(group.roles)
         if isinstance(group.join, int) and most and group.join > most:
@@ -810,26 +809,24 @@ def _drop_branches(variant: Variant) -> Schema:
     return {"allOf": [{key: part[key] for key in part if key not in branching} for part in variant]}
 
 
-def _section_scopes(
-    inside: Sequence[tuple[str, ...]], scopes: Sequence[tuple[Variant, ...]]
-) -> list[tuple[Variant, ...]]:
-    """Return the scopes that the sections around a name add to the outer scopes."""
-    inner: list[tuple[Variant, ...]] = []
-    for section in inside:
-        found = _resolve(section, scopes, inner)
-        inner.append(outcome.items_of(found.variants) if found else ())
-    return inner
-
-
 def _resolve(
-    path: tuple[str, ...], scopes: Sequence[tuple[Variant, ...]], inner: Sequence[tuple[Variant, ...]]
-) -> Resolved | None:
-    for scope in reversed([*scopes, *inner]):
-        if outcome.find(scope, path[:1]) is not None:
-            return outcome.find(scope, path)
-    # An object without declared fields might contain the name, so nothing is reported.
-    is_open = any(outcome.find(scope, path[:1], is_nested=True) for scope in inner)
-    return Resolved(((),), True) if is_open else None
+    use: template.Use, scopes: Sequence[tuple[Variant, ...]]
+) -> tuple[list[tuple[Variant, ...]], Resolved | None]:
+    """Return the scopes that the sections around a name add to the outer scopes, and what the name means there."""
+    inner: list[tuple[Variant, ...]] = []
+
+    def find(path: tuple[str, ...]) -> Resolved | None:
+        for scope in reversed([*scopes, *inner]):
+            if outcome.find(scope, path[:1]) is not None:
+                return outcome.find(scope, path)
+        # An object without declared fields might contain the name, so nothing is reported.
+        is_open = any(outcome.find(scope, path[:1], is_nested=True) for scope in inner)
+        return Resolved(((),), True) if is_open else None
+
+    for section in use.inside:
+        found = find(section)
+        inner.append(outcome.items_of(found.variants) if found else ())
+    return inner, find(use.path)
 
 
 def _is_guarded(use: template.Use) -> bool:
