@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.evals import folders, records
 from rolecall.evals.judge import describe_problem
-from rolecall.evals.records import EvalRun, JudgeFiles, StoredSuite
+from rolecall.evals.records import EvalRun, JudgeFiles, StoredSuite, StoredTask
 from rolecall.evals.statistics import find_smallest_difference
 from rolecall.evals.suite import MOST_CELLS, FindMissing, Recorded, Suite
 from rolecall.evals.tasks import EvalTask, TaskFiles
@@ -78,9 +78,8 @@ def plan(
         JudgeFiles(judge, take(judge.files), tuple(take(example.files) for example in judge.examples))
         for judge in suite.judges
     ]
-    for name, files in [(task.id, files) for task, files in found] + [
-        (one.judge.name, one.files) for one in judges
-    ]:
+    taken = [(task.id, files) for task, files in found]
+    for name, files in [*taken, *((one.judge.name, one.files) for one in judges)]:
         if files is not None and files.omitted:
             omitted[name] = files.omitted
     node = records.put_suite(store, suite, found, judges)
@@ -88,7 +87,9 @@ def plan(
     chosen = tuple(task.node for task in choose(stored.tasks, only))
     if len(chosen) * len(stored.variants) * stored.repeat > MOST_CELLS:
         raise UsageError(f"that is more than {MOST_CELLS:,} threads", hint="Choose some of the tasks.")
-    going_on = None if is_new else _find_open(store, node, chosen, first, is_fresh=is_fresh)
+    wanted = (chosen, first, is_fresh)
+    runs = [] if is_new else [run for run in records.list_runs(store, suite=node) if run.status != "done"]
+    going_on = next((run for run in runs if (run.tasks, run.first, run.is_fresh) == wanted), None)
     hidden = tuple(os.path.realpath(judge.files) for judge in suite.judges if judge.files)
     return EvalPlan(stored, chosen, omitted, going_on, source, suite.limits, is_fresh, first, hidden)
 
@@ -122,14 +123,7 @@ def make_experiment(suite: Suite, recorded: Recorded, changes: Changes, missing:
     return suite._replace(recorded=recorded._replace(workflow=name), tasks=(), reference=None, cheat=None)
 
 
-class Chosen(Protocol):
-    @property
-    def id(self) -> str: ...
-    @property
-    def tags(self) -> tuple[str, ...]: ...
-
-
-SomeTask = TypeVar("SomeTask", bound=Chosen)
+SomeTask = TypeVar("SomeTask", bound=EvalTask | StoredTask)
 
 
 def choose(tasks: Sequence[SomeTask], only: Sequence[str]) -> list[SomeTask]:
@@ -197,17 +191,6 @@ def read_recorded(store: Store, recorded: Recorded) -> list[tuple[EvalTask, Snap
             hint="Name another workflow, other threads or a longer time.",
         )
     return found[-recorded.most :]
-
-
-def _find_open(
-    store: Store, suite: NodeId, tasks: Sequence[NodeId], first: int, *, is_fresh: bool
-) -> EvalRun | None:
-    """Return the newest run of the same tasks that is not done, or None."""
-    for run in records.list_runs(store, suite=suite):
-        is_same = (run.tasks, run.first, run.is_fresh) == (tuple(tasks), first, is_fresh)
-        if run.status != "done" and is_same:
-            return run
-    return None
 
 
 def hold(store: Store, plan: EvalPlan, *, given: Mapping[str, float]) -> EvalRun:

@@ -14,8 +14,8 @@ from rolecall.errors import Hint, NotFound, UsageError
 from rolecall.evals.begin import EvalPlan
 from rolecall.evals.compare import Side, pair_tasks
 from rolecall.evals.recorded import compare_players, list_players
-from rolecall.evals.records import list_runs
-from rolecall.evals.results import Report, to_json
+from rolecall.evals.records import list_runs, to_json
+from rolecall.evals.results import Report
 from rolecall.evals.search import Search, count_needed, estimate_error
 from rolecall.evals.suite import Suite
 from rolecall.store.canonical import JsonObject
@@ -75,8 +75,11 @@ class SearchState(NamedTuple):
         return Search(len(self.versions) - 1, self.error, told=told)
 
 
+Ending = Literal["found", "not broken", "unfinished"]
+
+
 class Bisected(NamedTuple):
-    status: Literal["found", "not broken", "unfinished"]
+    status: Ending
     reason: str
     workflow: str
     versions: int
@@ -116,21 +119,19 @@ def choose_versions(history: Sequence[Version], oldest: str, newest: str, name: 
             known.append(version)
     ends = []
     for wanted, default in ((oldest, 0), (newest, len(known) - 1)):
-        found = [
-            at
-            for at, one in enumerate(known)
-            if wanted and (one.node.startswith(wanted.upper()) or one.version == wanted)
-        ]
-        if wanted and not found:
+        found = [default]
+        if wanted:
+            start = wanted.upper()
+            found = [
+                at for at, one in enumerate(known) if one.node.startswith(start) or one.version == wanted
+            ]
+        if not found:
             raise NotFound(f"there is no version {wanted!r} of the workflow {name!r}")
-        ends.append(found[-1] if found else default)
+        ends.append(found[-1])
     if ends[0] >= ends[1] or known[ends[0]].node == known[ends[1]].node:
-        raise UsageError(
-            f"there are no versions of {name!r} between these two to search",
-            hint=Hint(
-                "List the versions", "workflow_history", before="The older one comes first.", workflow=name
-            ),
-        )
+        before = "The older one comes first."
+        hint = Hint("List the versions", "workflow_history", before=before, workflow=name)
+        raise UsageError(f"there are no versions of {name!r} between these two to search", hint=hint)
     return known[ends[0] : ends[1] + 1]
 
 
@@ -155,10 +156,8 @@ class Bisection(NamedTuple):
         first, last = self.versions[0], self.versions[-1]
         repeat = max(self.suite.repeat, count_needed(self.noise or 0))
         ends_plan = self.plan(self._suite_of([first, last])._replace(repeat=repeat), (), 0)
-        place = digest(
-            [ends_plan.suite.node, *ends_plan.tasks, [one.node for one in self.versions], self.noise]
-        )
-        ref = f"eval-bisect/{place}"
+        nodes = [one.node for one in self.versions]
+        ref = f"eval-bisect/{digest([ends_plan.suite.node, *ends_plan.tasks, nodes, self.noise])}"
         known = self._read(ref)
         if known is None:
             ends = await self.play(ends_plan)
@@ -200,14 +199,10 @@ class Bisection(NamedTuple):
         variant."""
         own = self.suite.variants[0]
         books = {_label(one): self.load(one.node) for one in versions}
-        variants = [
-            own._replace(
-                name=name,
-                workflow=name,
-                agents={role: agent for role, agent in own.agents.items() if role in book.workflow.roles},
-            )
-            for name, book in books.items()
-        ]
+        variants = []
+        for name, book in books.items():
+            agents = {role: agent for role, agent in own.agents.items() if role in book.workflow.roles}
+            variants.append(own._replace(name=name, workflow=name, agents=agents))
         return self.suite._replace(variants=tuple(variants), books=books)
 
     def _judge_ends(self, ends: Report) -> SearchState:
@@ -250,22 +245,12 @@ class Bisection(NamedTuple):
 
     def _tell(self, known: SearchState) -> None:
         search = known.search
-        self.watch(
-            "bisect",
-            {
-                "looks": len(known.looks),
-                "left": sum(chance > _UNLIKELY for chance in search.chances[:-1]),
-                "certainty": search.certainty,
-                "last": {**known.looks[-1]._asdict(), "name": _label(self.versions[known.looks[-1].version])},
-            },
-        )
+        last = {**known.looks[-1]._asdict(), "name": _label(self.versions[known.looks[-1].version])}
+        left = sum(chance > _UNLIKELY for chance in search.chances[:-1])
+        told = {"looks": len(known.looks), "left": left, "certainty": search.certainty, "last": last}
+        self.watch("bisect", told)
 
-    def _end(
-        self,
-        status: Literal["found", "not broken", "unfinished"],
-        reason: str,
-        known: SearchState | None = None,
-    ) -> Bisected:
+    def _end(self, status: Ending, reason: str, known: SearchState | None = None) -> Bisected:
         name = self.suite.books[self.suite.variants[0].name].workflow.name
         found = (known.tasks, known.error, known.looks) if known else ((), 0.0, ())
         return Bisected(status, reason, name, len(self.versions), *found)
@@ -280,15 +265,12 @@ class Bisection(NamedTuple):
         if ref is None or ref.target is None:
             return None
         payload = self.store.get(ref.target).payload
-        looks = tuple(Look(**one) for one in payload["looks"])
-        return SearchState(
-            tuple(payload["versions"]), payload["ends"], payload["error"], tuple(payload["tasks"]), looks
-        )
+        lists = {key: tuple(payload[key]) for key in ("versions", "tasks")}
+        return SearchState(**{**payload, **lists, "looks": tuple(Look(**one) for one in payload["looks"])})
 
     def _write(self, name: str, known: SearchState) -> None:
         draft = self.store.draft()
-        fields = {**known._asdict(), "versions": list(known.versions), "tasks": list(known.tasks)}
-        node = draft.put_as(BISECT_SCHEMA, {**fields, "looks": [one._asdict() for one in known.looks]})
+        node = draft.put_as(BISECT_SCHEMA, to_json(known))
         draft.move(name, self.store.ref(name), node, {"looks": len(known.looks)})
         draft.commit(durable=True)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,44 +67,31 @@ async def check(
 
     async def prove(task: EvalTask, files: Snapshot | None, kind: str, answer: KnownAnswer) -> JudgedAnswer:
         own = (task.id, task.prompt, task.tags, task.setup, files, task.files.repository, task.files.commit)
-        async with places:
-            return await _prove(
-                suite, judges, StoredTask(NodeId(""), *own), kind, answer, site, cache, cancel
-            )
+        verdicts = list[Verdict]()
+        try:
+            async with places:
+                left = await lay_out(StoredTask(NodeId(""), *own), kind, answer)
+                judged = Judged(task.id, task.prompt, left, answer.output or {})
+                for one in judges:
+                    if one.judge.command:
+                        verdicts.append(await judge.judge_command(one, judged, site, cancel=cancel))
+                    elif answer.output is not None:
+                        verdicts.append(judge.judge_expression(one.judge, judged))
+        except RolecallError as error:
+            return JudgedAnswer(task.id, kind, False, "infrastructure", judge.describe_problem(error))
+        deciding = {one.name for one in suite.deciding} & {one.judge for one in verdicts}
+        if not deciding:
+            reason = "no judge that decides was asked: commands need files, expressions an `output`"
+            return JudgedAnswer(task.id, kind, False, "infrastructure", reason, tuple(verdicts))
+        outcome, reason, _ = judge.decide(sorted(deciding), verdicts)
+        is_as_expected = outcome == ("passed" if kind == "reference" else "failed")
+        return JudgedAnswer(task.id, kind, is_as_expected, outcome, reason, tuple(verdicts))
 
-    tasks = list(find_tasks(store, site.trees, chosen, cache, source))
-    proofs = await asyncio.gather(
-        *(prove(*task, kind, answer) for task in tasks for kind, answer in _list_answers(suite, task[0]))
-    )
-    failing = {proof.task for proof in proofs if proof.kind == "untouched" and proof.is_as_expected}
-    if first := next((task for task in tasks if task[0].id in failing), None):
-        proofs += await asyncio.gather(*(prove(*first, trick, KnownAnswer()) for trick in TRICKS))
-    return proofs
-
-
-def _list_answers(suite: Suite, task: EvalTask) -> Iterator[tuple[str, KnownAnswer]]:
-    for kind in ("reference", "cheat"):
-        if (answer := suite.answers(kind, task)) is not None:
-            yield kind, answer
-    if any(one.command for one in suite.deciding):
-        yield "untouched", KnownAnswer()
-
-
-async def _prove(
-    suite: Suite,
-    judges: list[StoredJudge],
-    task: StoredTask,
-    kind: str,
-    answer: KnownAnswer,
-    site: Site,
-    cache: str,
-    cancel: Cancel,
-) -> JudgedAnswer:
-    trees, env = site.trees, site.environment
-    try:
+    async def lay_out(task: StoredTask, kind: str, answer: KnownAnswer) -> Snapshot:
+        env = site.environment
         with scratch.folder("rolecall-check-") as place:
             folder = str(place / "work")
-            await asyncio.to_thread(folders.fill_task, folder, task, trees, cache)
+            await asyncio.to_thread(folders.fill_task, folder, task, site.trees, cache)
             await folders.set_up(folder, task, env=env, cancel=cancel)
             await folders.apply_answer(folder, answer, env=env, cancel=cancel)
             for pattern, text in TRICKS.get(kind, {}).items():
@@ -113,20 +100,17 @@ async def _prove(
                         continue
                     path.unlink(missing_ok=True)  # the path can be read-only, or a link to somewhere else
                     path.write_text(text, encoding="utf-8")
-            left = await asyncio.to_thread(trees.take, folder, source=os.path.dirname(suite.path))
-            judged = Judged(task.id, task.prompt, left, answer.output or {})
-            verdicts = []
-            for one in judges:
-                if one.judge.command:
-                    verdicts.append(await judge.judge_command(one, judged, site, cancel=cancel))
-                elif answer.output is not None:
-                    verdicts.append(judge.judge_expression(one.judge, judged))
-    except RolecallError as error:
-        return JudgedAnswer(task.id, kind, False, "infrastructure", judge.describe_problem(error))
-    deciding = {one.name for one in suite.deciding} & {one.judge for one in verdicts}
-    if not deciding:
-        reason = "no judge that decides was asked: commands need files, expressions an `output`"
-        return JudgedAnswer(task.id, kind, False, "infrastructure", reason, tuple(verdicts))
-    outcome, reason, _ = judge.decide(sorted(deciding), verdicts)
-    is_as_expected = outcome == ("passed" if kind == "reference" else "failed")
-    return JudgedAnswer(task.id, kind, is_as_expected, outcome, reason, tuple(verdicts))
+            return await asyncio.to_thread(site.trees.take, folder, source=source)
+
+    tasks = list(find_tasks(store, site.trees, chosen, cache, source))
+    asked = []
+    for task in tasks:
+        answers = [(kind, suite.answers(kind, task[0])) for kind in ("reference", "cheat")]
+        if any(one.command for one in suite.deciding):
+            answers.append(("untouched", KnownAnswer()))
+        asked += [prove(*task, kind, answer) for kind, answer in answers if answer is not None]
+    proofs = await asyncio.gather(*asked)
+    failing = {proof.task for proof in proofs if proof.kind == "untouched" and proof.is_as_expected}
+    if first := next((task for task in tasks if task[0].id in failing), None):
+        proofs += await asyncio.gather(*(prove(*first, trick, KnownAnswer()) for trick in TRICKS))
+    return proofs

@@ -8,8 +8,8 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from rolecall.errors import Damaged, Hint, NotFound, UsageError
-from rolecall.evals.records import StoredJudge, StoredTask, find_run
-from rolecall.evals.results import AMOUNTS, CellResult, Report, to_json
+from rolecall.evals.records import StoredTask, find_run, to_json
+from rolecall.evals.results import AMOUNTS, CellResult, Report
 from rolecall.evals.statistics import (
     Change,
     Difference,
@@ -114,10 +114,8 @@ def find_pairs(store: Store, base: str, variant: str = "") -> list[tuple[Side, S
     if not variant:
         old = _find_sides(store, base)
         if len(old) == 1:
-            raise UsageError(
-                f"nothing can be compared with {old[0].name}",
-                hint=Hint("Name another run", "list_evals"),
-            )
+            hint = Hint("Name another run", "list_evals")
+            raise UsageError(f"nothing can be compared with {old[0].name}", hint=hint)
         return [(old[0], one) for one in old[1:]]
     new = _find_sides(store, variant)
     matched = match_variants(_find_sides(store, base), [one.variant for one in new])
@@ -131,10 +129,8 @@ def match_variants(base: Sequence[Side], variants: Sequence[str]) -> list[tuple[
     known = {one.variant: one for one in base}
     pairs = [(known[variant], variant) for variant in variants if variant in known]
     if not pairs:
-        raise UsageError(
-            f"no variant is in both runs: {', '.join(known)}, and {', '.join(variants)}",
-            hint="Name the variants: RUN:VARIANT.",
-        )
+        both = f"{', '.join(known)}, and {', '.join(variants)}"
+        raise UsageError(f"no variant is in both runs: {both}", hint="Name the variants: RUN:VARIANT.")
     return pairs
 
 
@@ -146,9 +142,8 @@ def _find_sides(store: Store, name: str) -> list[Side]:
 def list_sides(report: Report, variant: str = "") -> list[Side]:
     """Return all variants of a run, or only the given one."""
     if variant and variant not in report.variants:
-        raise UsageError(
-            f"the run {report.id} has no variant {variant!r}", hint=f"It has {', '.join(report.variants)}."
-        )
+        hint = f"It has {', '.join(report.variants)}."
+        raise UsageError(f"the run {report.id} has no variant {variant!r}", hint=hint)
     return [Side(report, one) for one in ([variant] if variant else report.variants)]
 
 
@@ -156,8 +151,7 @@ def compare(store: Store, trees: Trees, base: Side, variant: Side) -> Comparison
     """Compare two sides on the tasks that are the same and that have verdicts on both sides."""
     pairs, left_out = pair_tasks(base, variant)
     if not pairs:
-        reasons = dict.fromkeys(left_out.values())
-        why = f": {'; '.join(reasons)}" if reasons else ""
+        why = f": {'; '.join(dict.fromkeys(left_out.values()))}" if left_out else ""
         raise UsageError(f"{base.name} and {variant.name} have no task in common that both judged{why}")
     rates = [estimate_rate(tallies) for tallies in zip(*pairs.values(), strict=True)]
     assert rates[0] and rates[1]  # noqa: S101 - there are tasks with verdicts
@@ -178,24 +172,20 @@ def compare(store: Store, trees: Trees, base: Side, variant: Side) -> Comparison
 def pair_tasks(base: Side, variant: Side) -> tuple[dict[str, Pair], dict[str, str]]:
     """Return the tasks that are the same and that have verdicts on both sides, and the other tasks with the reasons why
     they are left out."""
-    left_out = dict(_leave_out(base, variant))
-    old, new = (side.report.tallies(side.variant) for side in (base, variant))
-    return {task: Pair(old[task], tally) for task, tally in new.items() if task not in left_out}, left_out
-
-
-def _leave_out(base: Side, variant: Side) -> Iterator[tuple[str, str]]:
-    """Yield the tasks that cannot be compared, with the reasons."""
     old, new = (_find_tasks(side.report) for side in (base, variant))
     judged = [side.report.tallies(side.variant) for side in (base, variant)]
     same = find_same(base.report, new.values())
+    left_out = dict[str, str]()
     for task in {**old, **new}:
         if task not in old or task not in new:
-            yield task, f"only in {(base if task in old else variant).name}"
+            left_out[task] = f"only in {(base if task in old else variant).name}"
         elif task not in same:
-            yield task, "its prompt, setup or files differ"
+            left_out[task] = "its prompt, setup or files differ"
         elif task not in judged[0] or task not in judged[1]:
             missing = [side.name for side, of in zip((base, variant), judged, strict=True) if task not in of]
-            yield task, f"no verdict in {' and '.join(missing)}"
+            left_out[task] = f"no verdict in {' and '.join(missing)}"
+    pairs = {task: Pair(judged[0][task], now) for task, now in judged[1].items() if task not in left_out}
+    return pairs, left_out
 
 
 def find_same(report: Report, tasks: Iterable[StoredTask]) -> set[str]:
@@ -236,16 +226,14 @@ def _classify(store: Store, trees: Trees, base: Side, variant: Side, task: str, 
 
 def _pick(side: Side, task: str, outcome: str) -> CellResult:
     """Return the first thread of a task with this outcome."""
-    return next(
-        cell
-        for cell in side.report.cells
-        if (cell.variant, cell.task, cell.outcome) == (side.variant, task, outcome)
-    )
+    wanted = (side.variant, task, outcome)
+    return next(one for one in side.report.cells if (one.variant, one.task, one.outcome) == wanted)
 
 
 def _note(base: Side, variant: Side) -> Iterator[str]:
     judges = [
-        {one.judge.name: _describe_judge(one) for one in side.report.suite.judges} for side in (base, variant)
+        {one.judge.name: (one.judge, one.files and one.files.tree) for one in side.report.suite.judges}
+        for side in (base, variant)
     ]
     changed = [name for name in {**judges[0], **judges[1]} if judges[0].get(name) != judges[1].get(name)]
     if changed:
@@ -258,10 +246,6 @@ def _note(base: Side, variant: Side) -> Iterator[str]:
             yield f"{report.id} is not finished: {counts['open']} of its threads have no result"
         if counts["infrastructure"]:
             yield f"{report.id}: {counts['infrastructure']} threads could not run or be judged; they do not count"
-
-
-def _describe_judge(judge: StoredJudge) -> tuple[Any, ...]:
-    return (judge.judge, judge.files.tree if judge.files else "")
 
 
 # -- where two threads diverge --

@@ -30,14 +30,9 @@ writes nothing there."""
 
 _EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 """The id of the empty tree, which git always knows."""
+_COMMITTED = {"NAME": "Rolecall", "EMAIL": "rolecall@localhost", "DATE": "2000-01-01T00:00:00Z"}
 _COMMITTER = {
-    f"GIT_{who}_{what}": value
-    for who in ("AUTHOR", "COMMITTER")
-    for what, value in (
-        ("NAME", "Rolecall"),
-        ("EMAIL", "rolecall@localhost"),
-        ("DATE", "2000-01-01T00:00:00Z"),
-    )
+    f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in _COMMITTED.items()
 }
 """The committer's variables, which give the commit the same id in every folder."""
 
@@ -86,9 +81,9 @@ def _fetch(repository: str, commit: str, cache: str) -> str:
         words = ("--upload-pack", _UPLOAD) if is_local else ()
         found = git.ask(made, "fetch", "--quiet", "--no-tags", *words, repository, commit)
         if found.code:
+            hint = "Check that the repository has the commit and that you can reach the repository."
             raise UsageError(
-                f"the commit {commit[:12]} cannot be fetched from {repository}: {found.err}",
-                hint="Check that the repository has the commit and that you can reach the repository.",
+                f"the commit {commit[:12]} cannot be fetched from {repository}: {found.err}", hint=hint
             )
         git.run(made, "update-ref", "refs/heads/main", commit)
     return ours
@@ -102,10 +97,8 @@ def _copy(files: Snapshot, trees: Trees, cache: str) -> str:
         return ours
     with _making(ours) as made:
         git.run(cache, "init", "--quiet", "--bare", *_format_words(files.tree), made)
-        pack, env = (
-            os.path.join(made, "objects", "pack", "pack"),
-            {"GIT_DIR": os.path.dirname(trees.objects_of(files))},
-        )
+        pack = os.path.join(made, "objects", "pack", "pack")
+        env = {"GIT_DIR": os.path.dirname(trees.objects_of(files))}
         git.run(cache, "pack-objects", "--quiet", "--revs", pack, env=env, stdin=f"{files.tree}\n".encode())
     return ours
 
@@ -179,10 +172,9 @@ async def set_up(folder: str, task: StoredTask, *, env: Mapping[str, str], cance
     if ended.code or ended.ending != "completed":
         # the reason already contains the other stream
         said = "" if ended.stderr.strip() else ended.stdout.strip()[-500:]
-        raise UsageError(
-            f"the setup of the task {task.id!r} failed: {ended.reason}{f': {said}' if said else ''}",
-            hint=f"It was: {describe_command(task.setup)}",
-        )
+        why = f"{ended.reason}: {said}" if said else ended.reason
+        hint = f"It was: {describe_command(task.setup)}"
+        raise UsageError(f"the setup of the task {task.id!r} failed: {why}", hint=hint)
 
 
 async def prepare(

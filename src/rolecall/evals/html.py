@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from rolecall.errors import RolecallError, UsageError
 from rolecall.evals.records import StoredJudge, StoredTask
 from rolecall.evals.results import AMOUNTS, CellResult, Report
 from rolecall.evals.statistics import (
-    Difference,
     Interval,
     Mean,
     Pair,
@@ -156,32 +156,26 @@ class Figures:
         headings += ["cost", "not judged"]
         rows = []
         for one in summaries:
-            row = [self._name(one.variant), _draw_rate(one.rate, self._colours[one.variant])]
-            row.append(f"{one.passed} of {one.passed + one.failed}")
+            rate, bar = one.rate, "–"
+            if rate:
+                bar = _draw_range(rate.value, rate.interval, self._colours[one.variant], low=0, high=1)
+                bar += safe(_describe_rate(rate))
+            row = [self._name(one.variant), bar, f"{one.passed} of {one.passed + one.failed}"]
             row += [percent(one.pass_at), percent(one.pass_every)] if k > 1 else []
             row += [_describe_mean("score", one.score)] if has_score else []
-            row += [
-                money(one.used["cost"]) if "cost" in one.used else "–",
-                str(one.infrastructure or "–"),
-            ]
-            rows.append(row)
+            cost = money(one.used["cost"]) if "cost" in one.used else "–"
+            rows.append([*row, cost, str(one.infrastructure or "–")])
         return _table(headings, rows, numbers=2)
 
     def _show_amounts(self) -> str:
         """Return a table of the cost of each thread and of each pass, in money, tokens and minutes, with 95 %
         intervals."""
         headings = ["variant", *(f"{name} per {what}" for what in ("thread", "pass") for name in AMOUNTS)]
-        rows = [
-            [
-                self._name(one.variant),
-                *(
-                    _describe_mean(name, means.get(name))
-                    for means in (one.per_run, one.per_pass)
-                    for name in AMOUNTS
-                ),
-            ]
-            for one in self._summaries
-        ]
+        rows = []
+        for one in self._summaries:
+            both = (one.per_run, one.per_pass)
+            means = [_describe_mean(name, amounts.get(name)) for amounts in both for name in AMOUNTS]
+            rows.append([self._name(one.variant), *means])
         return _table(headings, rows, numbers=1) if any(one.per_run for one in self._summaries) else ""
 
     def _name(self, variant: str) -> str:
@@ -201,8 +195,11 @@ class Figures:
                 continue
             changes = {task: classify_change(pair) for task, pair in pairs.items()}
             difference = compare_rates(pairs.values())
-            row = [self._name(variant), _draw_difference(difference, self._colours[variant])]
-            row += [f"{difference.p_value:.2g}"]
+            span = difference.interval
+            told = f"{difference.value * 100:+.0f} points"
+            told += f" ({span.low * 100:+.0f} to {span.high * 100:+.0f})" if span else ""
+            bar = _draw_range(difference.value, span, self._colours[variant], low=-1, high=1)
+            row = [self._name(variant), bar + safe(told.replace("-", "−")), f"{difference.p_value:.2g}"]
             row += [str(sum(one == change for one in changes.values())) for change in _CHANGES]
             row += [self._compare_amount(variant, "score"), self._compare_amount(variant, "cost")]
             rows.append(row)
@@ -227,32 +224,25 @@ class Figures:
     def _plot(self) -> str:
         """Return a plot of pass rates over the cost of a thread, or over its tokens or minutes if no cost is known."""
         for key in AMOUNTS:
-            means = {
-                one.variant: estimate_mean(self._report.amounts(one.variant, key).values())
-                for one in self._summaries
-            }
-            points = [
-                Point(one.variant, mean, one.rate)
-                for one in self._summaries
-                if (mean := means[one.variant]) and one.rate
-            ]
+            points = []
+            for one in self._summaries:
+                mean = estimate_mean(self._report.amounts(one.variant, key).values())
+                if mean and one.rate:
+                    points.append(Point(one.variant, mean, one.rate))
             if any(point.mean.value for point in points):
                 known = {point.name for point in points}
-                missing = ", ".join(name for name in self._report.variants if name not in known)
-                note = (
-                    f'<p class="small">Not shown, because no {key} is known: {self._safe(missing)}.</p>'
-                    if missing
-                    else ""
-                )
+                note = ""
+                if missing := ", ".join(name for name in self._report.variants if name not in known):
+                    why = f"Not shown, because no {key} is known: {self._safe(missing)}."
+                    note = f'<p class="small">{why}</p>'
                 return f'<div class="wide" tabindex="0">{self._draw_plot(points, key)}</div>{note}'
         return ""
 
     def _draw_plot(self, points: Sequence[Point], key: str) -> str:
         left, top, right, bottom = 54, 14, 370, 250
         height = max(bottom + 44, top + 18 * len(points) + 20)
-        most, ticks = _choose_ticks(
-            max(p.mean.interval.high if p.mean.interval else p.mean.value for p in points)
-        )
+        ends = [p.mean.interval.high if p.mean.interval else p.mean.value for p in points]
+        most, ticks = _choose_ticks(max(ends))
         show = money if key == "cost" else lambda value: f"{value:,.4g}"
 
         def across(value: float) -> float:
@@ -267,15 +257,13 @@ class Figures:
             parts.append(f'<path class="rule" d="M{left} {y:.1f}H{right}"/>')
             parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{percent(share)}</text>')
         for value in ticks:
-            parts.append(
-                f'<text x="{across(value):.1f}" y="{bottom + 18}" text-anchor="middle">{show(value)}</text>'
-            )
+            where = f'x="{across(value):.1f}" y="{bottom + 18}"'
+            parts.append(f'<text {where} text-anchor="middle">{show(value)}</text>')
         unit = f"{key} per thread"
         parts.append(f'<text x="{(left + right) / 2}" y="{bottom + 36}" text-anchor="middle">{unit}</text>')
         ordered = sorted(points, key=lambda point: -point.rate.value)
-        places = _spread(
-            [down(point.rate.value) for point in ordered], least=18, low=top + 4, high=height - 12
-        )
+        wanted = [down(point.rate.value) for point in ordered]
+        places = _spread(wanted, least=18, low=top + 4, high=height - 12)
         for point, place in zip(ordered, places, strict=True):
             x, y = across(point.mean.value), down(point.rate.value)
             span, rate = point.mean.interval, point.rate.interval
@@ -321,15 +309,13 @@ class Figures:
         if judged:
             tenth = min(9, max(1, round(10 * passed / len(judged))))
             kind = "pass" if passed == len(judged) else f"part s{tenth}" if passed else "fail"
-        count = f"<b>{passed}/{len(judged)}</b>" if len(cells) > 1 and judged else ""
-        signs = "".join(self._show_sign(cell) for cell in shown)
-        return f'<td class="{kind}">{count}{signs}</td>'
-
-    def _show_sign(self, cell: CellResult) -> str:
+        signs = f"<b>{passed}/{len(judged)}</b>" if len(cells) > 1 and judged else ""
         longest = min(_LONGEST_TITLE, _MOST_TEXT // len(self._report.cells))
-        why = _cut(cell.reason, longest) if cell.outcome != "passed" else ""
-        told = f' title="{self._safe(why)}"' if why else ""
-        return f'<a href="{safe(self._link(cell))}"{told}>{SIGNS[cell.outcome]}</a>'
+        for cell in shown:
+            why = _cut(cell.reason, longest) if cell.outcome != "passed" else ""
+            told = f' title="{self._safe(why)}"' if why else ""
+            signs += f'<a href="{safe(self._link(cell))}"{told}>{SIGNS[cell.outcome]}</a>'
+        return f'<td class="{kind}">{signs}</td>'
 
     # -- what was run --
 
@@ -348,16 +334,19 @@ class Figures:
         shown = render_fields(self._mask.value([(name, value) for name, value in facts if value]))
         rows = []
         for variant in suite.variants:
+            name = ""
+            with suppress(RolecallError):  # the node is damaged
+                name = registry.read_node(self._store, variant.workflow)[0].name
+            workflow = f"{self._safe(name)} <code>{safe(variant.workflow)}</code>"
             given = [f"every role: {variant.agent}"] if variant.agent else []
             given += [f"{role}: {agent}" for role, agent in variant.agents.items()]
-            rows.append(
-                [
-                    self._name(variant.name),
-                    f"{self._safe(self._name_workflow(variant.workflow))} <code>{safe(variant.workflow)}</code>",
-                    "<br>".join(map(self._safe, given)) or "as the workflow says",
-                    "<br>".join(map(self._safe, self._list_players(variant.name))) or "–",
-                ]
-            )
+            players: dict[str, None] = {}
+            for one in (one for cell in report.cells if cell.variant == variant.name for one in cell.agents):
+                version = f" {one['version']}" if one.get("version") else ""
+                players[f"{one['role']}: {one.get('agent', '?')}{version}"] = None
+            agents = "<br>".join(map(self._safe, given)) or "as the workflow says"
+            played = "<br>".join(map(self._safe, players)) or "–"
+            rows.append([self._name(variant.name), workflow, agents, played])
         table = _table(["variant", "workflow", "agents", "played by"], rows)
         return PageSection("What was run", shown + table)
 
@@ -368,44 +357,31 @@ class Figures:
         elif judge.expression:
             said = f"{judge.name}: expression {judge.expression}"
         else:
-            said = (
-                f"{judge.name}: agent {judge.agent}, votes: {judge.votes}, "
-                f"rubric: {_cut(judge.rubric.strip(), 1000)}"
-            )
+            rubric = _cut(judge.rubric.strip(), 1000)
+            said = f"{judge.name}: agent {judge.agent}, votes: {judge.votes}, rubric: {rubric}"
         if found := self._report.calibrations.get(judge.name):
             said += f", agrees with {found.agreed} of {found.total} known verdicts"
         return said + (", decides" if judge.gate else "")
-
-    def _name_workflow(self, node: str) -> str:
-        try:
-            return registry.read_node(self._store, node)[0].name
-        except RolecallError:  # the node is damaged
-            return ""
-
-    def _list_players(self, variant: str) -> list[str]:
-        """Return the agent of each role, with the version of its program."""
-        found: dict[str, None] = {}
-        for cell in self._report.cells:
-            if cell.variant == variant:
-                for one in cell.agents:
-                    version = f" {one['version']}" if one.get("version") else ""
-                    found[f"{one['role']}: {one.get('agent', '?')}{version}"] = None
-        return list(found)
 
     # -- texts --
 
     def list_threads(self) -> PageSection:
         """Return a section with each task, its prompt and its threads."""
-        by_task: dict[str, list[CellResult]] = {}
+        rows: dict[str, str] = {}
         order = self._report.variants
-        for cell in sorted(self._report.cells, key=lambda cell: (order.index(cell.variant), cell.number)):
-            if cell.outcome:
-                by_task.setdefault(cell.task, []).append(cell)
         longest = min(_LONGEST_REASON, _MOST_TEXT // max(1, len(self._report.cells)))
+        ended = (cell for cell in self._report.cells if cell.outcome)
+        for cell in sorted(ended, key=lambda cell: (order.index(cell.variant), cell.number)):
+            cost = money(cell.used["cost"]) if "cost" in cell.used else ""
+            score = f"{cell.score:.2f}" if cell.score is not None else ""
+            # Leave out the tags and quotes that HTML does not need, because there can be thousands of rows.
+            row = f"<tr id=c{cell.number}><td>{self._safe(cell.variant)} {cell.repeat}<td>{SIGNS[cell.outcome]}"
+            row += f"<td>{score}<td>{cost}<td>{safe(cell.thread)}<td>{self._safe(_cut(cell.reason, longest))}"
+            rows[cell.task] = rows.get(cell.task, "") + row
         parts = ['<p class="small">Read a thread with <code>rolecall thread read ID</code>.</p>']
         for task, text in self.render_tasks():
-            rows = "".join(self._show_thread(cell, longest) for cell in by_task.get(task.id, ()))
-            table = f'<table class="threads figures"><tbody>{rows}</tbody></table>' if rows else ""
+            shown = rows.get(task.id, "")
+            table = f'<table class="threads figures"><tbody>{shown}</tbody></table>' if shown else ""
             parts.append(
                 f"<details><summary>{self._safe(' · '.join([task.id, *task.tags]))}</summary>"
                 f'{text}<div class="wide" tabindex="0">{table}</div></details>'
@@ -422,15 +398,6 @@ class Figures:
             about = render_fields(self._mask.value([one for one in facts if one[1]]))
             yield task, render_text(self._mask.text(task.prompt), longest) + about
 
-    def _show_thread(self, cell: CellResult, longest: int) -> str:
-        cost = money(cell.used["cost"]) if "cost" in cell.used else ""
-        score = f"{cell.score:.2f}" if cell.score is not None else ""
-        # Leave out the tags and quotes that HTML does not need, because there can be thousands of rows.
-        return (
-            f"<tr id=c{cell.number}><td>{self._safe(cell.variant)} {cell.repeat}<td>{SIGNS[cell.outcome]}<td>{score}"
-            f"<td>{cost}<td>{safe(cell.thread)}<td>{self._safe(_cut(cell.reason, longest))}"
-        )
-
 
 class Point(NamedTuple):
     name: str
@@ -446,10 +413,8 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: i
         return ' class="number"' if numbers is not None and index >= numbers else ""
 
     head = "".join(f"<th{kind(index)}>{safe(text)}</th>" for index, text in enumerate(headings))
-    body = "".join(
-        f"<tr>{''.join(f'<td{kind(index)}>{cell}</td>' for index, cell in enumerate(row))}</tr>"
-        for row in rows
-    )
+    cells = ("".join(f"<td{kind(index)}>{cell}</td>" for index, cell in enumerate(row)) for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
     table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     words = " words" if numbers is None else ""
     return f'<div class="wide" tabindex="0"><table class="figures{words}">{table}</table></div>'
@@ -466,19 +431,6 @@ def _describe_mean(name: str, mean: Mean | None) -> str:
     return describe_amount(name, mean.value) + (f" ({'–'.join(ends)})" if ends else "")
 
 
-def _draw_rate(rate: Rate | None, colour: str) -> str:
-    if rate is None:
-        return "–"
-    return _draw_range(rate.value, rate.interval, colour, low=0, high=1) + safe(_describe_rate(rate))
-
-
-def _draw_difference(difference: Difference, colour: str) -> str:
-    span = difference.interval
-    told = f"{difference.value * 100:+.0f} points"
-    told += f" ({span.low * 100:+.0f} to {span.high * 100:+.0f})" if span else ""
-    return _draw_range(difference.value, span, colour, low=-1, high=1) + safe(told.replace("-", "−"))
-
-
 def _draw_range(value: float, span: Interval | None, colour: str, *, low: float, high: float) -> str:
     """Draw a value and its interval between two bounds. The text next to the drawing says the same."""
 
@@ -490,9 +442,8 @@ def _draw_range(value: float, span: Interval | None, colour: str, *, low: float,
         parts.append(f'<rect class="zero" x="{across(0) - 0.5:.1f}" y="2" width="1" height="10"/>')
     if span:
         start, end = across(span.low), across(span.high)
-        parts.append(
-            f'<rect class="span" x="{start:.1f}" y="4" width="{max(1, end - start):.1f}" height="6" rx="2"/>'
-        )
+        width = f"{max(1, end - start):.1f}"
+        parts.append(f'<rect class="span" x="{start:.1f}" y="4" width="{width}" height="6" rx="2"/>')
     parts.append(f'<rect class="at" x="{across(value) - 1.5:.1f}" y="1" width="3" height="12" rx="1"/>')
     return f'<svg class="range {colour}" viewBox="0 0 130 14" aria-hidden="true">{"".join(parts)}</svg>'
 

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rolecall.agents import process, sandbox
 from rolecall.agents.protocol import Cancel
@@ -79,7 +79,40 @@ async def judge_command(stored: StoredJudge, judged: Judged, site: Site, *, canc
     that folder."""
     judge = stored.judge
     async with _ran(stored, judged, site, judge.seconds, cancel) as (ended, report):
-        return _read_verdict(judge, ended, report)
+        code, problem = ended.code, ""
+        said = (ended.stderr.strip() or ended.stdout.strip())[-_MOST_REASON:]
+        if ended.ending == "timeout":
+            problem, said = f"it took longer than {judge.seconds:g} seconds", ""
+        elif ended.ending == "interrupted" or code is None:
+            problem, said = "it was interrupted", ""
+        elif (
+            code < 0 or 128 < code <= 128 + signal.NSIG
+        ):  # the latter is how a shell reports a child's signal
+            problem = f"it was ended by signal {-code if code < 0 else code - 128}"
+        elif code in (126, 127):
+            problem, said = "it could not be started", said or ended.reason
+        elif code == CANNOT_TELL:
+            problem = "it cannot tell"
+        if problem:
+            return Verdict(judge.name, "infrastructure", reason=f"{problem}: {said}" if said else problem)
+        outcome, score, reason = "passed", 1.0, ""
+        if code != 0:
+            outcome, score, reason = "failed", 0.0, said or f"exit code {code}"
+        if not report.is_file():
+            return Verdict(judge.name, outcome, score, reason)
+        try:
+            if report.stat().st_size > _MOST_REPORT:
+                raise ValueError(f"it is larger than {_MOST_REPORT:,} bytes")
+            told = json.loads(report.read_text(encoding="utf-8"))
+            if not isinstance(told, dict):
+                raise ValueError("it is not an object")
+            score = told.get("score", score)
+            if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
+                raise ValueError("`score` is not a number from 0 to 1")
+            reason = str(told.get("reason") or reason)[:_MOST_REASON]
+        except ValueError as error:
+            return Verdict(judge.name, "infrastructure", reason=f"its report cannot be used: {error}")
+        return Verdict(judge.name, outcome, float(score), reason, told.get("details"))
 
 
 @asynccontextmanager
@@ -101,12 +134,9 @@ async def _ran(
             REPORT_VARIABLE: str(report),
             RESULT_VARIABLE: str(result),
         }
+        network: Literal["all", "none"] = "all" if judge.network else "none"
         policy = sandbox.plan(
-            Sandbox(
-                network="all" if judge.network else "none",
-                memory=judge.megabytes * 1024**2,
-                best_effort=True,
-            ),
+            Sandbox(network=network, memory=judge.megabytes * 1024**2, best_effort=True),
             (),
             workdir=place,
             env=site.environment,
@@ -142,44 +172,6 @@ def _lay_out(stored: StoredJudge, files: Snapshot, trees: Trees, work: Path) -> 
     elif laid.exists():
         shutil.rmtree(laid)
     trees.check_out(stored.files, str(laid))
-
-
-def _read_verdict(judge: Judge, ended: process.Exit, report: Path) -> Verdict:
-    code = ended.code
-    said = (ended.stderr.strip() or ended.stdout.strip())[-_MOST_REASON:]
-    problem = ""
-    if ended.ending == "timeout":
-        problem, said = f"it took longer than {judge.seconds:g} seconds", ""
-    elif ended.ending == "interrupted" or code is None:
-        problem, said = "it was interrupted", ""
-    elif (
-        code < 0 or 128 < code <= 128 + signal.NSIG
-    ):  # a shell reports the signals of its child processes this way
-        problem = f"it was ended by signal {-code if code < 0 else code - 128}"
-    elif code in (126, 127):
-        problem, said = "it could not be started", said or ended.reason
-    elif code == CANNOT_TELL:
-        problem = "it cannot tell"
-    if problem:
-        return Verdict(judge.name, "infrastructure", reason=f"{problem}: {said}" if said else problem)
-    has_passed = code == 0
-    outcome, score = ("passed", 1.0) if has_passed else ("failed", 0.0)
-    reason = "" if has_passed else said or f"exit code {code}"
-    if not report.is_file():
-        return Verdict(judge.name, outcome, score, reason)
-    try:
-        if report.stat().st_size > _MOST_REPORT:
-            raise ValueError(f"it is larger than {_MOST_REPORT:,} bytes")
-        told = json.loads(report.read_text(encoding="utf-8"))
-        if not isinstance(told, dict):
-            raise ValueError("it is not an object")
-        score = told.get("score", score)
-        if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
-            raise ValueError("`score` is not a number from 0 to 1")
-        reason = str(told.get("reason") or reason)[:_MOST_REASON]
-    except ValueError as error:
-        return Verdict(judge.name, "infrastructure", reason=f"its report cannot be used: {error}")
-    return Verdict(judge.name, outcome, float(score), reason, told.get("details"))
 
 
 def judge_expression(judge: Judge, judged: Judged) -> Verdict:

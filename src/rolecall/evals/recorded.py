@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.evals.begin import EvalPlan
-from rolecall.evals.records import find_run, list_runs
-from rolecall.evals.results import CellResult, Report, to_json
+from rolecall.evals.records import find_run, list_runs, to_json
+from rolecall.evals.results import CellResult, Report
 from rolecall.evals.search import Search, estimate_error
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
@@ -78,9 +78,8 @@ def trace(
         if not is_within or not same_judges or run.suite.name != plan.suite.name:
             continue
         tasks = {task.id for task in run.suite.tasks if task.node in plan.tasks}
-        judged = [
-            one for one in Report(run).cells if one.is_judged and one.variant == variant and one.task in tasks
-        ]
+        cells_here = [one for one in Report(run).cells if one.variant == variant and one.task in tasks]
+        judged = [one for one in cells_here if one.is_judged]
         if not judged:
             continue
         workflow = next(one.workflow for one in run.suite.variants if one.name == variant)
@@ -89,10 +88,9 @@ def trace(
         makeups += [made] if place == len(makeups) else []
         cells += [_Seen(place, run.id, cell.repeat, cell.task, cell.outcome == "passed") for cell in judged]
     if len(makeups) < 2:
-        raise UsageError(
-            f"the store has {'no runs' if not makeups else 'only one makeup'} of {plan.suite.name!r} to search in",
-            hint="Runs count if they had the same tasks and judges.",
-        )
+        had = "only one makeup" if makeups else "no runs"
+        hint = "Runs count if they had the same tasks and judges."
+        raise UsageError(f"the store has {had} of {plan.suite.name!r} to search in", hint=hint)
 
     broken = _find_broken(cells, len(makeups) - 1)
     answers = _read_answers(cells, broken)

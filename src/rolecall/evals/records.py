@@ -31,6 +31,7 @@ _REF = {"type": "string", "format": "ocas_ref"}
 _REFS = {"type": "array", "items": _REF}
 _WORDS = {"type": "array", "items": _TEXT}
 _NUMBER = {"type": "number"}
+_COUNT = {"type": "integer"}
 _OBJECT = {"type": "object"}
 
 
@@ -44,16 +45,10 @@ JUDGE_SCHEMA = make_type(
     {"name": _TEXT, "gate": {"type": "boolean"}},
     {
         "command": _WORDS,
-        "files": _REF,
-        "place": _TEXT,
-        "seconds": _NUMBER,
-        "megabytes": _NUMBER,
+        **dict.fromkeys(("files", "workflow"), _REF),
+        **dict.fromkeys(("place", "expression", "agent", "rubric"), _TEXT),
+        **dict.fromkeys(("seconds", "megabytes", "votes"), _NUMBER),
         "network": {"type": "boolean"},
-        "expression": _TEXT,
-        "agent": _TEXT,
-        "rubric": _TEXT,
-        "votes": _NUMBER,
-        "workflow": _REF,
         "examples": {
             "type": "array",
             "items": make_type(
@@ -76,13 +71,13 @@ SUITE_SCHEMA = make_type(
         },
         "tasks": _REFS,
         "judges": _REFS,
-        "repeat": {"type": "integer"},
+        "repeat": _COUNT,
     },
 )
 RUN_SCHEMA = make_type(
     "rolecall.eval_run",
-    {"suite": _REF, "tasks": _REFS, "at": {"type": "integer"}},
-    {"fresh": {"type": "boolean"}, "first": {"type": "integer"}},
+    {"suite": _REF, "tasks": _REFS, "at": _COUNT},
+    {"fresh": {"type": "boolean"}, "first": _COUNT},
 )
 VERDICT_SCHEMA = make_type(
     "rolecall.eval_verdict",
@@ -92,11 +87,9 @@ VERDICT_SCHEMA = make_type(
 CALIBRATION_SCHEMA = make_type(
     "rolecall.eval_calibration",
     {
-        "run": _REF,
-        "judge": _REF,
-        "agreed": {"type": "integer"},
-        "total": {"type": "integer"},
-        "wrong": {"type": "array", "items": {"type": "integer"}},
+        **dict.fromkeys(("run", "judge"), _REF),
+        **dict.fromkeys(("agreed", "total"), _COUNT),
+        "wrong": {"type": "array", "items": _COUNT},
     },
     {"previous": _REF, "usage": _OBJECT, "votes": _REFS},
 )
@@ -104,19 +97,16 @@ RESULT_SCHEMA = make_type(
     "rolecall.eval_result",
     {
         "run": _REF,
-        "number": {"type": "integer"},
         "thread": _TEXT,
         "outcome": {"enum": ["passed", "failed", "infrastructure"]},
         "verdicts": _REFS,
-        "at": {"type": "integer"},
+        **dict.fromkeys(("number", "at"), _COUNT),
     },
     {
-        "previous": _REF,
-        "head": _REF,
+        **dict.fromkeys(("previous", "head"), _REF),
         "reason": _TEXT,
         "score": _NUMBER,
-        "usage": _OBJECT,
-        "saved": _OBJECT,
+        **dict.fromkeys(("usage", "saved"), _OBJECT),
         "agents": {"type": "array", "items": _OBJECT},
     },
 )
@@ -134,8 +124,8 @@ class StoredTask(NamedTuple):
     tags: tuple[str, ...]
     setup: tuple[str, ...]
     files: Snapshot | None
-    repository: str
-    commit: str
+    repository: str = ""
+    commit: str = ""
     fork: str = ""
     """The step of a recorded thread, or the start of the thread, from which the threads of this task continue."""
 
@@ -229,26 +219,15 @@ class EvalRun:
         self.ref = ref
         self.id = ref.name.removeprefix("eval/")
         self.node = NodeId(ref.state["run"])
-        self._payload = store.get(self.node).payload
-
-    @property
-    def at(self) -> int:
+        payload = store.get(self.node).payload
+        self._suite = payload["suite"]
+        self.tasks: tuple[NodeId, ...] = tuple(payload["tasks"])
+        self.at: int = payload["at"]
         """When the run began, in milliseconds."""
-        return int(self._payload["at"])
-
-    @property
-    def tasks(self) -> tuple[NodeId, ...]:
-        return tuple(self._payload["tasks"])
-
-    @property
-    def is_fresh(self) -> bool:
+        self.is_fresh = bool(payload.get("fresh"))
         """Whether every role is asked, even if an earlier run has recorded the answer."""
-        return bool(self._payload.get("fresh"))
-
-    @property
-    def first(self) -> int:
+        self.first: int = payload.get("first", 0)
         """How many times other runs have asked the same questions before. This run does not reuse their answers."""
-        return int(self._payload.get("first", 0))
 
     @property
     def status(self) -> str:
@@ -277,7 +256,7 @@ class EvalRun:
 
     @cached_property
     def suite(self) -> StoredSuite:
-        return load_suite(self._store, self._payload["suite"])
+        return load_suite(self._store, self._suite)
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -300,8 +279,11 @@ class EvalRun:
         found: dict[int, Result] = {}
         for payload in _walk(self._store, self.ref.target):
             if "number" in payload and payload["number"] not in found:
-                known = {key: payload[key] for key in Result._fields if key in payload}
-                known["verdicts"] = tuple(self._load_verdict(node) for node in payload["verdicts"])
+                verdicts = []
+                for verdict in (self._store.get(node).payload for node in payload["verdicts"]):
+                    name = self._store.get(verdict["judge"]).payload["name"]
+                    verdicts.append(Verdict(**{**_fields_of(Verdict, verdict), "judge": name}))
+                known = {**_fields_of(Result, payload), "verdicts": tuple(verdicts)}
                 found[payload["number"]] = Result(**known)
         return dict(sorted(found.items()))
 
@@ -310,15 +292,15 @@ class EvalRun:
         found: dict[str, Calibration] = {}
         for node in _walk(self._store, self.ref.target):
             if "agreed" in node:
-                known = {key: node[key] for key in Calibration._fields if key in node}
                 name = self._store.get(node["judge"]).payload["name"]
-                found.setdefault(name, Calibration(**{**known, "judge": name, "wrong": tuple(node["wrong"])}))
+                known = {**_fields_of(Calibration, node), "judge": name, "wrong": tuple(node["wrong"])}
+                found.setdefault(name, Calibration(**known))
         return found
 
-    def _load_verdict(self, node: str) -> Verdict:
-        payload = self._store.get(node).payload
-        known = {key: payload[key] for key in Verdict._fields if key in payload}
-        return Verdict(**{**known, "judge": self._store.get(payload["judge"]).payload["name"]})
+
+def _fields_of(kind: Any, payload: JsonObject) -> JsonObject:
+    """Return the entries of a payload that are fields of a named tuple."""
+    return {key: payload[key] for key in kind._fields if key in payload}
 
 
 def _walk(store: Store, head: str | None) -> Iterator[JsonObject]:
@@ -329,6 +311,19 @@ def _walk(store: Store, head: str | None) -> Iterator[JsonObject]:
             return
         yield payload
         head = payload.get("previous")
+
+
+def to_json(value: Any) -> Any:
+    """Return the JSON form of a value. Named tuples and dataclasses become objects."""
+    if hasattr(value, "_asdict"):
+        return to_json(value._asdict())
+    if hasattr(value, "__dataclass_fields__"):
+        return {key: to_json(getattr(value, key)) for key in value.__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {key: to_json(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(one) for one in value]
+    return value
 
 
 def sum_amounts(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -364,10 +359,22 @@ def put_suite(
         | ({"agent": one.agent} if one.agent else {})
         for one in suite.variants
     ]
+    stored = []
+    for task, found in tasks:
+        optional = {
+            "tags": list(task.tags),
+            "setup": list(task.setup),
+            "files": found and _put_files(draft, found),
+            "fork": task.fork,
+            "repository": task.files.repository,
+            "commit": task.files.repository and task.files.commit,
+        }
+        given = {key: value for key, value in optional.items() if value}
+        stored.append(draft.put_as(TASK_SCHEMA, {"id": task.id, "prompt": task.prompt, **given}))
     fields = {
         "name": suite.name,
         "variants": variants,
-        "tasks": [_put_task(draft, task, files) for task, files in tasks],
+        "tasks": stored,
         "judges": [_put_judge(draft, one) for one in judges],
         "repeat": suite.repeat,
     }
@@ -378,19 +385,6 @@ def put_suite(
 
 def _put_files(draft: Draft, files: Snapshot) -> str:
     return draft.put_as(TREE_SCHEMA, {"tree": {"found": files.tree, "repository": files.repository}})
-
-
-def _put_task(draft: Draft, task: EvalTask, files: Snapshot | None) -> str:
-    optional = {
-        "tags": list(task.tags),
-        "setup": list(task.setup),
-        "files": files and _put_files(draft, files),
-        "fork": task.fork,
-        "repository": task.files.repository,
-        "commit": task.files.repository and task.files.commit,
-    }
-    given = {key: value for key, value in optional.items() if value}
-    return draft.put_as(TASK_SCHEMA, {"id": task.id, "prompt": task.prompt, **given})
 
 
 def _put_judge(draft: Draft, given: JudgeFiles) -> str:
@@ -447,18 +441,15 @@ def add_result(store: Store, run: EvalRun, result: Result) -> None:
         fields: dict[str, Any] = {"judge": judges[one.judge], "outcome": one.outcome}
         rest = {"score": one.score, "reason": one.reason, "details": one.details, "usage": dict(one.usage)}
         fields |= {key: value for key, value in rest.items() if value not in (None, "", {})}
-        verdicts.append(
-            draft.put_as(VERDICT_SCHEMA, fields | ({"votes": list(one.votes)} if one.votes else {}))
-        )
-    told = result._replace(usage=dict(result.usage), saved=dict(result.saved), agents=list(result.agents))
-    stored = {key: value for key, value in told._asdict().items() if value not in (None, "", {}, [])}
+        fields |= {"votes": list(one.votes)} if one.votes else {}
+        verdicts.append(draft.put_as(VERDICT_SCHEMA, fields))
+    stored = {key: value for key, value in to_json(result).items() if value not in (None, "", {}, [])}
     _append(draft, run, RESULT_SCHEMA, {**stored, "verdicts": verdicts})
 
 
 def add_calibration(store: Store, run: EvalRun, found: Calibration) -> None:
     """Append to a run how often a judge agrees with known verdicts."""
-    told = {**found._asdict(), "wrong": list(found.wrong), "usage": dict(found.usage)}
-    fields = {**told, "votes": list(found.votes), "judge": _name_judges(run)[found.judge]}
+    fields = {**to_json(found), "judge": _name_judges(run)[found.judge]}
     _append(store.draft(), run, CALIBRATION_SCHEMA, fields)
 
 
@@ -488,9 +479,8 @@ def find_run(store: Store, text: str) -> EvalRun:
         raise UsageError(f"{text!r} matches several runs: {shown}", hint="Give more characters.")
     ref = store.ref(found[0]) if found else None
     if ref is None:
-        raise NotFound(
-            f"there is no evaluation {text!r}".replace(" ''", ""), hint=Hint("List them", "list_evals")
-        )
+        named = f" {text!r}" if text else ""
+        raise NotFound(f"there is no evaluation{named}", hint=Hint("List them", "list_evals"))
     return EvalRun(store, ref)
 
 
@@ -515,17 +505,9 @@ def load_suite(store: Store, node: str) -> StoredSuite:
 
 def load_task(store: Store, node: str) -> StoredTask:
     payload = store.get(node).payload
-    return StoredTask(
-        NodeId(node),
-        payload["id"],
-        payload["prompt"],
-        tuple(payload.get("tags", ())),
-        tuple(payload.get("setup", ())),
-        _load_files(store, payload),
-        payload.get("repository", ""),
-        payload.get("commit", ""),
-        payload.get("fork", ""),
-    )
+    words = {key: tuple(payload.get(key, ())) for key in ("tags", "setup")}
+    known = {**_fields_of(StoredTask, payload), **words, "files": _load_files(store, payload)}
+    return StoredTask(NodeId(node), **known)
 
 
 def _load_files(store: Store, payload: JsonObject) -> Snapshot | None:
@@ -537,10 +519,9 @@ def _load_files(store: Store, payload: JsonObject) -> Snapshot | None:
 
 def _load_judge(store: Store, node: str) -> StoredJudge:
     payload = store.get(node).payload
-    known = {key: payload[key] for key in Judge._fields if key in payload}
     stored = payload.get("examples", ())
     examples = tuple(Example(**{**one, "files": ""}) for one in stored)
     given = {"command": tuple(payload.get("command", ())), "files": payload.get("place", "")}
-    judge = Judge(**{**known, **given, "examples": examples})
+    judge = Judge(**{**_fields_of(Judge, payload), **given, "examples": examples})
     of_examples = tuple(_load_files(store, one) for one in stored)
     return StoredJudge(NodeId(node), judge, _load_files(store, payload), payload.get("workflow"), of_examples)

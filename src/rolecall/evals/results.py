@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from rolecall.evals.records import OUTCOMES, EvalRun, Verdict, sum_amounts
+from rolecall.evals.records import OUTCOMES, EvalRun, Verdict, sum_amounts, to_json
 from rolecall.evals.statistics import (
     Mean,
     Rate,
@@ -96,10 +96,8 @@ class Report:
             if result := results.get(cell.number):
                 keys = result.usage.keys() | result.saved.keys()
                 same = ("outcome", "reason", "score", "verdicts", "head", "agents")
-                known = {name: getattr(result, name) for name in same} | {
-                    "paid": result.usage,
-                    "used": {key: result.usage.get(key, 0) + result.saved.get(key, 0) for key in keys},
-                }
+                used = {key: result.usage.get(key, 0) + result.saved.get(key, 0) for key in keys}
+                known = {name: getattr(result, name) for name in same} | {"paid": result.usage, "used": used}
             own = (cell.number, cell.variant.name, cell.task.id, cell.task.tags, cell.repeat + 1, cell.thread)
             self.cells.append(CellResult(*own, **known))
 
@@ -147,36 +145,36 @@ class Report:
         return found
 
     def summarize(self) -> list[Summary]:
-        return [self._summarize(variant) for variant in self.variants]
-
-    def _summarize(self, variant: str) -> Summary:
-        cells = [cell for cell in self.cells if cell.variant == variant]
-        counts = {outcome: sum(cell.outcome == outcome for cell in cells) for outcome in OUTCOMES}
-        by_task = self.tallies(variant)
-        tallies = list(by_task.values())
-        repeat = self.suite.repeat
-        used = sum_amounts(cell.used for cell in cells)
-        per_run, per_pass = dict[str, Mean](), dict[str, Mean]()
-        for name in AMOUNTS:
-            amounts = self.amounts(variant, name)
-            if mean := estimate_mean(amounts.values()):
-                per_run[name] = mean
-            if each := estimate_per_pass([amounts.get(task, []) for task in by_task], tallies):
-                per_pass[name] = each
-        return Summary(
-            variant,
-            len(cells),
-            counts["passed"],
-            counts["failed"],
-            counts["infrastructure"],
-            estimate_rate(tallies),
-            estimate_pass_at(tallies, repeat),
-            estimate_pass_every(tallies, repeat),
-            estimate_mean(self.amounts(variant, "score").values()),
-            {name: used[name] for name in AMOUNTS if name in used},
-            per_run,
-            per_pass,
-        )
+        summaries = []
+        for variant in self.variants:
+            cells = [cell for cell in self.cells if cell.variant == variant]
+            outcomes = [cell.outcome for cell in cells]
+            by_task = self.tallies(variant)
+            tallies = list(by_task.values())
+            used = sum_amounts(cell.used for cell in cells)
+            per_run, per_pass = dict[str, Mean](), dict[str, Mean]()
+            for name in AMOUNTS:
+                amounts = self.amounts(variant, name)
+                if mean := estimate_mean(amounts.values()):
+                    per_run[name] = mean
+                if each := estimate_per_pass([amounts.get(task, []) for task in by_task], tallies):
+                    per_pass[name] = each
+            summary = Summary(
+                variant,
+                len(cells),
+                outcomes.count("passed"),
+                outcomes.count("failed"),
+                outcomes.count("infrastructure"),
+                estimate_rate(tallies),
+                estimate_pass_at(tallies, self.suite.repeat),
+                estimate_pass_every(tallies, self.suite.repeat),
+                estimate_mean(self.amounts(variant, "score").values()),
+                {name: used[name] for name in AMOUNTS if name in used},
+                per_run,
+                per_pass,
+            )
+            summaries.append(summary)
+        return summaries
 
     def dump(self) -> JsonObject:
         """Return the report in its JSON form."""
@@ -192,22 +190,9 @@ class Report:
             "paid": self.paid,
             "limits": dict(self.limits),
             "variants": [
-                {**to_json(summary._asdict()), "workflow": stored.workflow, "agents": dict(stored.agents)}
+                {**to_json(summary), "workflow": stored.workflow, "agents": dict(stored.agents)}
                 for summary, stored in zip(self.summarize(), self.suite.variants, strict=True)
             ],
-            "calibrations": [to_json(one) for one in self.calibrations.values()],
-            "cells": [to_json(cell._asdict()) for cell in self.cells],
+            "calibrations": to_json([*self.calibrations.values()]),
+            "cells": to_json(self.cells),
         }
-
-
-def to_json(value: Any) -> Any:
-    """Return the JSON form of a value. Named tuples and dataclasses become objects."""
-    if hasattr(value, "_asdict"):
-        return to_json(value._asdict())
-    if hasattr(value, "__dataclass_fields__"):
-        return {key: to_json(getattr(value, key)) for key in value.__dataclass_fields__}
-    if isinstance(value, Mapping):
-        return {key: to_json(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(one) for one in value]
-    return value

@@ -36,7 +36,6 @@ from rolecall.evals.records import (
     add_result,
     sum_amounts,
 )
-from rolecall.files.snapshot import Snapshot
 from rolecall.settings.mask import Mask
 from rolecall.store import holder, scratch
 from rolecall.store.canonical import JsonObject
@@ -97,9 +96,8 @@ class Runner:
         self._judging = {"": sum_amounts(earlier)}
         waiting = deque(cell for cell in self.run.cells if cell.number not in is_done)
         if self.stop:  # a task counts only when all its threads have ended
-            waiting = deque(
-                sorted(waiting, key=lambda cell: (self.run.tasks.index(cell.task.node), cell.number))
-            )
+            order = self.run.tasks.index
+            waiting = deque(sorted(waiting, key=lambda cell: (order(cell.task.node), cell.number)))
         self._set(status="open", reason="")
         try:
             await self._try_setups(waiting)
@@ -143,23 +141,18 @@ class Runner:
                 problems.append(judge.describe_problem(error))
             if self.cancel.is_set():
                 return
-        if first and not problems:
-            problems += await self._try_judges(min(first.values()))
+        # Run the command judges on untouched files, to find judges that write outside their folder. The sandbox would
+        # block these writes, but a judge could then fail every result regardless of its quality.
+        commands = [one for one in self.run.suite.judges if one.judge.command]
+        for stored in commands if first and not problems else ():
+            cell = min(first.values())
+            files = await asyncio.to_thread(self.site.trees.take, self._folder(str(cell.number)))
+            judged = Judged(cell.task.id, cell.task.prompt, files, {})
+            if wrote := await judge.find_writes(stored, judged, self.site, cancel=self.cancel):
+                problems.append(f"the judge {stored.judge.name!r} writes outside its folder: {wrote}")
         if problems:
             listed = "".join(f"\n  {problem}" for problem in problems)
             raise UsageError(f"nothing was run:{listed}")
-
-    async def _try_judges(self, cell: Cell) -> list[str]:
-        """Run the command judges on untouched files, to find judges that write outside their folder. The sandbox would
-        block these writes, but a judge could then fail every result regardless of its quality."""
-        folder, task, problems = self._folder(str(cell.number)), cell.task, list[str]()
-        for stored in self.run.suite.judges:
-            if stored.judge.command:
-                files = await asyncio.to_thread(self.site.trees.take, folder)
-                judged = Judged(task.id, task.prompt, files, {})
-                if wrote := await judge.find_writes(stored, judged, self.site, cancel=self.cancel):
-                    problems.append(f"the judge {stored.judge.name!r} writes outside its folder: {wrote}")
-        return problems
 
     async def _play_cells(self, waiting: deque[Cell]) -> str:
         """Run cells, as many at once as allowed. Return the limit that was reached, or an empty string."""
@@ -181,9 +174,7 @@ class Runner:
                 if not running:
                     break
                 waits = {*running} | (set() if stopped.done() else {stopped})
-                ended, _ = await asyncio.wait(
-                    waits, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                )
+                ended, _ = await asyncio.wait(waits, timeout=_LOOK_SECONDS, return_when="FIRST_COMPLETED")
                 for task in ended & running.keys():
                     running.pop(task)
                     task.result()
@@ -255,7 +246,10 @@ class Runner:
                     return
                 result = self._result(cell, ref, "infrastructure", ref.state.reason or ref.state.status)
             else:
-                result = await self._judge(cell, ref)
+                judged = read_judged(self.store, ref, cell.task.id, cell.task.prompt)
+                verdicts = [await self._ask(one, cell, judged) for one in self.run.suite.judges]
+                outcome, reason, score = judge.decide(name_deciding(self.run.suite), verdicts)
+                result = self._result(cell, ref, outcome, reason, verdicts, score)
         except StorageError:
             raise
         except RolecallError as error:
@@ -267,8 +261,12 @@ class Runner:
         self._results.pop(cell.number, None)
         self._results[cell.number] = result
         self._used[cell.number] = result.usage
-        if result.outcome != "infrastructure":
-            self._clean_up(cell)
+        if result.outcome != "infrastructure":  # the files in the thread's work folders are recorded
+            ended = thread.find(self.store, cell.thread)
+            if ended.state.folders:
+                with suppress(RolecallError):  # if that fails, the thread's own folders stay
+                    handover.remove(self.store, ended, force=True)
+            folders.clear(self._folder(str(cell.number)))
         self.watch("cell", describe_result(cell, result))
 
     async def _run_thread(self, cell: Cell) -> str:
@@ -286,9 +284,8 @@ class Runner:
             except UsageError:  # the thread is waiting for an answer
                 return ref.state.reason
         if ref.state.has_ended:
-            return (
-                "" if ref.state.status in (Status.COMPLETED, Status.FAILED) else f"it was {ref.state.status}"
-            )
+            has_result = ref.state.status in (Status.COMPLETED, Status.FAILED)
+            return "" if has_result else f"it was {ref.state.status}"
         self._since[cell.number] = monotonic()
 
         def tell(kind: str, body: JsonObject) -> None:
@@ -339,44 +336,26 @@ class Runner:
         verdicts: Sequence[Verdict] = (),
         score: float | None = None,
     ) -> Result:
-        known: dict[str, Any] = {}
-        if ref is not None:
-            known = {
-                "head": ref.head,
-                "usage": used_by(self.store, ref, cell.task.fork),
-                "saved": saved_by(self.store, ref, cell.task.fork),
-                "agents": list_agents(self.store, ref),
-            }
-        given = tuple(verdicts)
-        text = self.mask.text(reason)
-        return Result(
-            cell.number, cell.thread, outcome, given, self.store.now(), reason=text, score=score, **known
+        result = Result(cell.number, cell.thread, outcome, tuple(verdicts), self.store.now())
+        result = result._replace(reason=self.mask.text(reason), score=score)
+        if ref is None:
+            return result
+        return result._replace(
+            head=ref.head,
+            usage=used_by(self.store, ref, cell.task.fork),
+            saved=saved_by(self.store, ref, cell.task.fork),
+            agents=list_agents(self.store, ref),
         )
 
-    def _clean_up(self, cell: Cell) -> None:
-        """Remove the work folders of an ended thread, whose files are recorded."""
-        ref = thread.find(self.store, cell.thread)
-        if ref.state.folders:
-            with suppress(RolecallError):  # if that fails, the thread's own folders stay
-                handover.remove(self.store, ref, force=True)
-        folders.clear(self._folder(str(cell.number)))
-
     # -- judging --
-
-    async def _judge(self, cell: Cell, ref: ThreadRef) -> Result:
-        judged = read_judged(self.store, ref, cell.task.id, cell.task.prompt)
-        verdicts = [await self._ask(one, cell, judged) for one in self.run.suite.judges]
-        outcome, reason, score = judge.decide(name_deciding(self.run.suite), verdicts)
-        return self._result(cell, ref, outcome, reason, verdicts, score)
 
     async def _ask(self, stored: StoredJudge, cell: Cell, judged: Judged) -> Verdict:
         if stored.judge.kind == "expression":
             return judge.judge_expression(stored.judge, judged)
         if stored.judge.kind == "command":
             verdict = await judge.judge_command(stored, judged, self.site, cancel=self._halt)
-            return verdict._replace(
-                reason=self.mask.text(verdict.reason), details=self.mask.value(verdict.details)
-            )
+            details = self.mask.value(verdict.details)
+            return verdict._replace(reason=self.mask.text(verdict.reason), details=details)
         title = f"{stored.judge.name} · {cell.variant.name} · {cell.task.id} · {cell.repeat + 1}"
         return await self._ask_agent(stored, judged, str(cell.number), title, cell.repeat)
 
@@ -413,10 +392,11 @@ class Runner:
             with suppress(UsageError):  # the thread is waiting for an answer
                 ref = lifecycle.resume(self.store, ref, mask=self.mask, is_run_here=True)
         if not ref.state.is_over:
-            about = {"number": 0, "thread": ident}
-            await self._advance(
-                None, ident, lambda kind, body: self.watch("member", {**about, "kind": kind, "body": body})
-            )
+
+            def tell(kind: str, body: JsonObject) -> None:
+                self.watch("member", {"number": 0, "thread": ident, "kind": kind, "body": body})
+
+            await self._advance(None, ident, tell)
             ref = thread.find(self.store, ident)
         last = Chain(self.store, ref.head).last
         used = self._judging[ident] = used_by(self.store, ref)
@@ -428,47 +408,40 @@ class Runner:
 
     async def _calibrate(self) -> None:
         """Ask the judging agents about answers with known verdicts, unless this run has already done so."""
-        known = self.run.read_calibrations()
+        known, places = self.run.read_calibrations(), asyncio.Semaphore(self.at_once)
+
+        async def ask(stored: StoredJudge, number: int) -> Verdict:
+            example, files = stored.judge.examples[number], stored.examples[number]
+            async with places:
+                if self._halt.is_set():
+                    return Verdict(stored.judge.name, "infrastructure")
+                if files is None:
+                    with scratch.folder("rolecall-eval-") as empty:
+                        files = await asyncio.to_thread(self.site.trees.take, str(empty), source=self.work)
+                judged = Judged("", example.prompt, files, example.output, example.answer)
+                title = f"{stored.judge.name} · example {number + 1}"
+                verdict = await self._ask_agent(stored, judged, f"example-{number + 1}", title)
+                if self._find_reached():
+                    self._halt.set()
+                return verdict
+
         for stored in self.run.suite.judges:
             judge_name, examples = stored.judge.name, stored.judge.examples
             if not examples or (judge_name in known and known[judge_name].total == len(examples)):
                 continue
-            places = asyncio.Semaphore(self.at_once)
-
-            async def ask(
-                number: int, stored: StoredJudge = stored, places: asyncio.Semaphore = places
-            ) -> Verdict:
-                example, files = stored.judge.examples[number], stored.examples[number]
-                async with places:
-                    if self._halt.is_set():
-                        return Verdict(stored.judge.name, "infrastructure")
-                    if files is None:
-                        files = await asyncio.to_thread(self._take_nothing)
-                    judged = Judged("", example.prompt, files, example.output, example.answer)
-                    title = f"{stored.judge.name} · example {number + 1}"
-                    verdict = await self._ask_agent(stored, judged, f"example-{number + 1}", title)
-                    if self._find_reached():
-                        self._halt.set()
-                    return verdict
-
-            verdicts = await asyncio.gather(*(ask(number) for number in range(len(examples))))
+            verdicts = await asyncio.gather(*(ask(stored, number) for number in range(len(examples))))
             if self._halt.is_set():
                 return
             given = [number for number, one in enumerate(verdicts) if not one.is_infrastructure]
-            wrong = [
+            wrong = tuple(
                 number + 1
                 for number in given
                 if (verdicts[number].outcome == "passed") != (examples[number].verdict == "pass")
-            ]
+            )
             usage = sum_amounts(one.usage for one in verdicts)
             votes = [step for one in verdicts for step in one.votes]
-            found = Calibration(judge_name, len(given) - len(wrong), len(given), tuple(wrong), usage, votes)
+            found = Calibration(judge_name, len(given) - len(wrong), len(given), wrong, usage, votes)
             add_calibration(self.store, self.run, found)
-
-    def _take_nothing(self) -> Snapshot:
-        """Return the files of an example without files."""
-        with scratch.folder("rolecall-eval-") as place:
-            return self.site.trees.take(str(place), source=self.work)
 
 
 # -- the facts about a thread --

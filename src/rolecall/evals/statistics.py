@@ -225,21 +225,15 @@ def classify_change(pair: Pair, *, alpha: float = ALPHA) -> Change:
     passed, runs = base.passed + variant.passed, base.runs + variant.runs
     if passed in (0, runs):
         return "unchanged"
-    reversed_verdict = {base.rate, variant.rate} == {0.0, 1.0}
-    if reversed_verdict or _compare_exactly(base, variant) <= alpha:
-        return "fixed" if variant.rate > base.rate else "broken"
-    return "flaky"
-
-
-def _compare_exactly(base: Tally, variant: Tally) -> float:
-    """Return the two-sided p value of Fisher's exact test."""
-    passed, runs = base.passed + variant.passed, base.runs + variant.runs
     ways = [
         math.comb(base.runs, here) * math.comb(variant.runs, passed - here)
         for here in range(max(0, passed - variant.runs), min(passed, base.runs) + 1)
     ]
     seen = math.comb(base.runs, base.passed) * math.comb(variant.runs, variant.passed)
-    return sum(way for way in ways if way <= seen) / math.comb(runs, passed)
+    p_value = sum(way for way in ways if way <= seen) / math.comb(runs, passed)
+    if {base.rate, variant.rate} == {0.0, 1.0} or p_value <= alpha:
+        return "fixed" if variant.rate > base.rate else "broken"
+    return "flaky"
 
 
 def _t(tasks: int) -> float:
@@ -291,19 +285,13 @@ def _find_tail(steps: Sequence[int], least: int) -> tuple[float, bool]:
     """Return the probability that steps of this size in random directions add up to at least `least`, and whether that
     probability is exact."""
     sizes = [abs(step) for step in steps if step]
-    if len(sizes) * sum(sizes) <= _MOST_ADDITIONS:
-        return _count_signs(sizes, least), True
-    return _draw_signs(sizes, least), False
-
-
-def _count_signs(sizes: Sequence[int], least: int) -> float:
-    """Return the probability that the sum of the sizes with random signs is at least `least`, from all assignments of
-    signs."""
+    if len(sizes) * sum(sizes) > _MOST_ADDITIONS:
+        return _draw_signs(sizes, least), False
     counts = [1]  # the number of assignments for each sum of the positive sizes
     for size in sizes:
         gap = [0] * size
         counts = list(map(add, counts + gap, gap + counts))
-    return sum(counts[max(0, (least + sum(sizes) + 1) // 2) :]) / (1 << len(sizes))
+    return sum(counts[max(0, (least + sum(sizes) + 1) // 2) :]) / (1 << len(sizes)), True
 
 
 def _list_signs(sizes: Sequence[float], least: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from shutil import which
 from time import time
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from rolecall.settings.form import (
     Anything,
     At,
     Choice,
+    Converted,
     Either,
     Field,
     Flag,
@@ -186,9 +188,8 @@ def judge_workflow(judge: Judge) -> StoredWorkflow:
         agent=judge.agent,
     )
     graph = {START: (Edge(JUDGE_ROLE),), JUDGE_ROLE: (Edge(END),)}
-    return StoredWorkflow(
-        f"judge-{judge.name.lower()}", "Judges a result.", roles={JUDGE_ROLE: role}, graph=graph
-    )
+    name = f"judge-{judge.name.lower()}"
+    return StoredWorkflow(name, "Judges a result.", roles={JUDGE_ROLE: role}, graph=graph)
 
 
 class _SuiteForm(Record[Suite]):
@@ -202,10 +203,8 @@ class _SuiteForm(Record[Suite]):
         self._folder = folder
         name = Text(pattern=NAME, hint=NAME_WANTED)
         workflow = Text("the name, path or id of a workflow", is_line=True)
-        variant = Section(
-            "a variant",
-            {"workflow": workflow, "agent": Text(is_line=True), "agents": MapOf(Text(is_line=True))},
-        )
+        agent = Converted(Text(is_line=True), partial(agent_from, folder))
+        variant = Section("a variant", {"workflow": workflow, "agent": agent, "agents": MapOf(agent)})
         judge = Section(
             "a judge",
             {
@@ -215,7 +214,7 @@ class _SuiteForm(Record[Suite]):
                 "megabytes": Number(whole=True, least=16, most=1_000_000),
                 "network": Flag(),
                 "expression": Text(least=1),
-                "agent": Text(is_line=True),
+                "agent": agent,
                 "rubric": Text(least=1),
                 "votes": Number(whole=True, least=1, most=99),
                 "calibrate": Existing(folder, "file"),
@@ -278,20 +277,16 @@ class _SuiteForm(Record[Suite]):
         return Suite(
             name or stem or "suite",
             os.path.abspath(self._path),
-            tuple(_combine(self._folder, workflow, variants or {})),
+            tuple(_combine(workflow, variants or {})),
             () if isinstance(tasks, str) else tasks,
             recorded,
             repeat,
-            tuple(self._make_judge(name, given) for name, given in judges.items()),
+            tuple(Judge(name, **given) for name, given in judges.items()),
             limits or {},
             reference,
             cheat,
             {},
         )
-
-    def _make_judge(self, name: str, given: JsonObject) -> Judge:
-        agent = {"agent": agent_from(self._folder, given["agent"])} if "agent" in given else {}
-        return Judge(name, **{**given, **agent})
 
     # -- consistency of the parts --
 
@@ -320,9 +315,8 @@ class _SuiteForm(Record[Suite]):
             program, files = judge["command"][0], judge.get("files", "")
             in_files = files and os.path.exists(os.path.join(files, program))
             if "/" not in program and not which(program) and not in_files:
-                (at / "command").report(
-                    f"{at}: the program {program!r} was not found", "Install it or correct the name."
-                )
+                message = f"{at}: the program {program!r} was not found"
+                (at / "command").report(message, "Install it or correct the name.")
 
     def read(self, value: Any, at: At) -> Suite | form.Unreadable:
         """Read a suite with its tasks and workflows, and report contradictions between its parts."""
@@ -344,7 +338,8 @@ class _SuiteForm(Record[Suite]):
         suite = suite._replace(tasks=tasks, judges=judges)
         for task in tasks:
             for judge in suite.judges:
-                if judge.files and task.files.folder and _is_below(judge.files, task.files.folder):
+                shown, hidden = (os.path.realpath(path) for path in (task.files.folder, judge.files))
+                if judge.files and task.files.folder and os.path.commonpath([hidden, shown]) == shown:
                     (at / "judges" / judge.name / "files").report(
                         f"the agents would see the files of {judge.name}, because the task {task.id!r} has them",
                         "Keep them outside the folders of tasks.",
@@ -404,23 +399,20 @@ class _SuiteForm(Record[Suite]):
                 where.report(f"{variant.name}: nobody can play {role}: {error.message}", _word(error))
         for judge in suite.judges:
             if judge.agent:
+                place = at / "judges" / judge.name / "agent"
                 for _, error in self._missing(Playbook(judge_workflow(judge)), None, {}):
-                    (at / "judges" / judge.name / "agent").report(
-                        f"{judge.name}: {error.message}", _word(error)
-                    )
+                    place.report(f"{judge.name}: {error.message}", _word(error))
         return books
 
 
-def _combine(folder: str, workflows: Sequence[str], variants: Mapping[str, JsonObject]) -> Iterator[Variant]:
+def _combine(workflows: Sequence[str], variants: Mapping[str, JsonObject]) -> Iterator[Variant]:
     """Yield each variant with each workflow. A variant that names a workflow is combined only with that workflow."""
     for name, given in (variants or {"": {}}).items():
         own = given.get("workflow")
         for workflow in (own,) if own else workflows:
             is_alone = bool(own) or len(workflows) == 1
             title = name if name and is_alone else f"{name}/{_title(workflow)}" if name else _title(workflow)
-            agents = {role: agent_from(folder, agent) for role, agent in given.get("agents", {}).items()}
-            agent = given.get("agent")
-            yield Variant(title, workflow, agent_from(folder, agent) if agent else None, agents)
+            yield Variant(title, workflow, given.get("agent"), given.get("agents", {}))
 
 
 def _word(error: RolecallError) -> str:
@@ -430,8 +422,3 @@ def _word(error: RolecallError) -> str:
 def _title(workflow: str) -> str:
     """Return the name of a workflow that might be given by its path."""
     return os.path.splitext(os.path.basename(workflow))[0] if "/" in workflow else workflow
-
-
-def _is_below(path: str, folder: str) -> bool:
-    path, folder = os.path.realpath(path), os.path.realpath(folder)
-    return os.path.commonpath([path, folder]) == folder
