@@ -375,7 +375,9 @@ class Figures:
             cost = money(cell.used["cost"]) if "cost" in cell.used else ""
             score = f"{cell.score:.2f}" if cell.score is not None else ""
             # Leave out the tags and quotes that HTML does not need, because there can be thousands of rows.
-            row = f"<tr id=c{cell.number}><td>{self._safe(cell.variant)} {cell.repeat}<td>{SIGNS[cell.outcome]}"
+            row = (
+                f"<tr id=c{cell.number}><td>{self._safe(cell.variant)} {cell.repeat}<td>{SIGNS[cell.outcome]}"
+            )
             row += f"<td>{score}<td>{cost}<td>{safe(cell.thread)}<td>{self._safe(_cut(cell.reason, longest))}"
             rows[cell.task] = rows.get(cell.task, "") + row
         parts = ['<p class="small">Read a thread with <code>rolecall thread read ID</code>.</p>']
