@@ -155,6 +155,14 @@ def compare(store: Store, trees: Trees, base: Side, variant: Side) -> Comparison
         raise UsageError(f"{base.name} and {variant.name} have no task in common that both judged{why}")
     rates = [estimate_rate(tallies) for tallies in zip(*pairs.values(), strict=True)]
     assert rates[0] and rates[1]  # noqa: S101 - there are tasks with verdicts
+    amounts = []
+    for name in ("score", *AMOUNTS):
+        old, new = (side.report.amounts(side.variant, name) for side in (base, variant))
+        both = [task for task in pairs if task in old and task in new]
+        sides = [[known[task] for task in both] for known in (old, new)]
+        means = [estimate_mean(side) for side in sides]
+        if means[0] and means[1]:
+            amounts.append(AmountChange(name, means[0], means[1], compare_means(*sides)))
     return Comparison(
         base.name,
         variant.name,
@@ -162,7 +170,7 @@ def compare(store: Store, trees: Trees, base: Side, variant: Side) -> Comparison
         rates[0],
         rates[1],
         compare_rates(pairs.values()),
-        tuple(_compare_amounts(base, variant, list(pairs))),
+        tuple(amounts),
         tuple(_classify(store, trees, base, variant, task, pair) for task, pair in pairs.items()),
         left_out,
         tuple(_note(base, variant)),
@@ -201,16 +209,6 @@ def _find_tasks(report: Report) -> dict[str, StoredTask]:
 
 def _content(task: StoredTask) -> tuple[Any, ...]:
     return (task.prompt, task.setup, task.files.tree if task.files else "", task.repository, task.commit)
-
-
-def _compare_amounts(base: Side, variant: Side, tasks: Sequence[str]) -> Iterator[AmountChange]:
-    for name in ("score", *AMOUNTS):
-        old, new = (side.report.amounts(side.variant, name) for side in (base, variant))
-        both = [task for task in tasks if task in old and task in new]
-        sides = [[amounts[task] for task in both] for amounts in (old, new)]
-        means = [estimate_mean(side) for side in sides]
-        if means[0] and means[1]:
-            yield AmountChange(name, means[0], means[1], compare_means(*sides))
 
 
 def _classify(store: Store, trees: Trees, base: Side, variant: Side, task: str, pair: Pair) -> TaskChange:

@@ -493,14 +493,10 @@ def list_runs(store: Store, *, suite: str | None = None) -> list[EvalRun]:
 
 def load_suite(store: Store, node: str) -> StoredSuite:
     payload = store.get(node).payload
-    variants = [
-        Variant(one["name"], one["workflow"], one.get("agent"), one["agents"]) for one in payload["variants"]
-    ]
-    tasks = [load_task(store, one) for one in payload["tasks"]]
-    judges = [_load_judge(store, one) for one in payload["judges"]]
-    return StoredSuite(
-        NodeId(node), payload["name"], tuple(variants), tuple(tasks), tuple(judges), payload["repeat"]
-    )
+    variants = tuple(Variant(**one) for one in payload["variants"])
+    tasks = tuple(load_task(store, one) for one in payload["tasks"])
+    judges = tuple(_load_judge(store, one) for one in payload["judges"])
+    return StoredSuite(NodeId(node), payload["name"], variants, tasks, judges, payload["repeat"])
 
 
 def load_task(store: Store, node: str) -> StoredTask:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from shutil import which
 from time import time
@@ -273,11 +273,19 @@ class _SuiteForm(Record[Suite]):
             since = int(time() * 1000) - int(age[:-1]) * _UNITS[age[-1]] if age else 0
             most, fork = threads.get("most", Recorded("").most), threads.get("fork", "")
             recorded = Recorded(threads["workflow"], since, most, fork)
+        # A variant that names a workflow is combined only with that workflow.
+        combined = []
+        for title, given in (variants or {"": {}}).items():
+            own = given.get("workflow")
+            for one in (own,) if own else workflow:
+                is_alone = bool(own) or len(workflow) == 1
+                full = title if title and is_alone else f"{title}/{_title(one)}" if title else _title(one)
+                combined.append(Variant(full, one, given.get("agent"), given.get("agents", {})))
         stem = re.sub(r"[^\w.-]", "-", os.path.splitext(os.path.basename(self._path))[0]).lstrip("-._")
         return Suite(
             name or stem or "suite",
             os.path.abspath(self._path),
-            tuple(_combine(workflow, variants or {})),
+            tuple(combined),
             () if isinstance(tasks, str) else tasks,
             recorded,
             repeat,
@@ -403,16 +411,6 @@ class _SuiteForm(Record[Suite]):
                 for _, error in self._missing(Playbook(judge_workflow(judge)), None, {}):
                     place.report(f"{judge.name}: {error.message}", _word(error))
         return books
-
-
-def _combine(workflows: Sequence[str], variants: Mapping[str, JsonObject]) -> Iterator[Variant]:
-    """Yield each variant with each workflow. A variant that names a workflow is combined only with that workflow."""
-    for name, given in (variants or {"": {}}).items():
-        own = given.get("workflow")
-        for workflow in (own,) if own else workflows:
-            is_alone = bool(own) or len(workflows) == 1
-            title = name if name and is_alone else f"{name}/{_title(workflow)}" if name else _title(workflow)
-            yield Variant(title, workflow, given.get("agent"), given.get("agents", {}))
 
 
 def _word(error: RolecallError) -> str:

@@ -98,7 +98,17 @@ def route(
         view |= {str(key): value for key, value in output.items()}
     try:
         edge = _choose(workflow, role, status, start=start, steps=steps, steps_count=steps_count)
-        return _follow(workflow, role, edge, view)
+        if edge.role == END:
+            return Ended()
+        way = f"the edge {role} -> {edge.role}"
+        prompt = _render(edge.prompt, view, f"the prompt of {way}")
+        if edge.role == FAIL:
+            return Failed(prompt.strip() or f"{role} led to {FAIL}")
+        if edge.role not in workflow.roles:
+            message = f"{role!r} leads to {edge.role!r}, which is not a role of {workflow.name!r}."
+            raise UsageError(message, hint=_FORK_HINT)
+        location = None if edge.location is None else _render(edge.location, view, f"the location of {way}")
+        return Next(edge.role, prompt, location)
     except UsageError as exc:
         return Stuck(f"{exc.message} {exc.hint}".rstrip())
 
@@ -129,20 +139,6 @@ def _choose(workflow: StoredWorkflow, role: str, status: str | None, **view: Any
         missing = "its list has no edge without condition"
         message = f"none of the conditions of {role!r} holds ({names}), and {missing}."
     raise UsageError(message, hint=_FORK_HINT)
-
-
-def _follow(workflow: StoredWorkflow, role: str, edge: Edge, view: JsonObject) -> Route:
-    if edge.role == END:
-        return Ended()
-    way = f"the edge {role} -> {edge.role}"
-    prompt = _render(edge.prompt, view, f"the prompt of {way}")
-    if edge.role == FAIL:
-        return Failed(prompt.strip() or f"{role} led to {FAIL}")
-    if edge.role not in workflow.roles:
-        message = f"{role!r} leads to {edge.role!r}, which is not a role of {workflow.name!r}."
-        raise UsageError(message, hint=_FORK_HINT)
-    location = None if edge.location is None else _render(edge.location, view, f"the location of {way}")
-    return Next(edge.role, prompt, location)
 
 
 def _render(text: str, view: JsonObject, what: str) -> str:

@@ -62,8 +62,13 @@ def _read_version(path: str) -> tuple[dict[str, bytes], str]:
     """Return the files of a workflow by their names, and the digest of these files."""
     folder = os.path.dirname(os.path.realpath(path))
     is_folder = os.path.basename(path) == "index.py"
-    found = set(_folder_files(folder)) if is_folder else {os.path.realpath(path)}
-    waiting = [] if is_folder else list(found)
+    found = set[str]()
+    for place, folders, names in os.walk(folder) if is_folder else ():
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _IGNORED]
+        names = [name for name in names if not name.startswith(".") and not name.endswith((".pyc", ".pyo"))]
+        found |= set(filter(os.path.isfile, (os.path.join(place, name) for name in names)))
+    waiting = [] if is_folder else [os.path.realpath(path)]
+    found |= {*waiting}
     while waiting:  # find the files that are imported relatively, directly or indirectly
         new = set(_imports_of(waiting.pop())) - found
         found |= new
@@ -95,15 +100,6 @@ def clean(folder: str, needed: Collection[str], *, before: float) -> list[str]:
             shutil.rmtree(entry.path)
             removed.append(entry.path)
     return removed
-
-
-def _folder_files(folder: str) -> Iterator[str]:
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in _IGNORED]
-        for name in names:
-            file = os.path.join(place, name)
-            if not name.startswith(".") and not name.endswith((".pyc", ".pyo")) and os.path.isfile(file):
-                yield file
 
 
 def _imports_of(path: str) -> Iterator[str]:
