@@ -223,7 +223,6 @@ def _classify(store: Store, trees: Trees, base: Side, variant: Side, task: str, 
 
 
 def _pick(side: Side, task: str, outcome: str) -> CellResult:
-    """Return the first thread of a task with this outcome."""
     wanted = (side.variant, task, outcome)
     return next(one for one in side.report.cells if (one.variant, one.task, one.outcome) == wanted)
 

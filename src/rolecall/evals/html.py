@@ -168,8 +168,6 @@ class Figures:
         return _table(headings, rows, numbers=2)
 
     def _show_amounts(self) -> str:
-        """Return a table of the cost of each thread and of each pass, in money, tokens and minutes, with 95 %
-        intervals."""
         headings = ["variant", *(f"{name} per {what}" for what in ("thread", "pass") for name in AMOUNTS)]
         rows = []
         for one in self._summaries:

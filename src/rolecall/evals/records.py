@@ -251,8 +251,7 @@ class EvalRun:
 
     @property
     def limits(self) -> Mapping[str, float]:
-        found: Mapping[str, float] = self.ref.state.get("limits", {})
-        return found
+        return dict(self.ref.state.get("limits", {}))
 
     @cached_property
     def suite(self) -> StoredSuite:
@@ -378,9 +377,9 @@ def put_suite(
         "judges": [_put_judge(draft, one) for one in judges],
         "repeat": suite.repeat,
     }
-    node = draft.put_as(SUITE_SCHEMA, fields)
+    node = NodeId(draft.put_as(SUITE_SCHEMA, fields))
     draft.commit(durable=True)
-    return NodeId(node)
+    return node
 
 
 def _put_files(draft: Draft, files: Snapshot) -> str:

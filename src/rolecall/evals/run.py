@@ -157,8 +157,7 @@ class Runner:
     async def _play_cells(self, waiting: deque[Cell]) -> str:
         """Run cells, as many at once as allowed. Return the limit that was reached, or an empty string."""
         running: dict[asyncio.Task[None], Cell] = {}
-        stopped, reason = asyncio.ensure_future(self.cancel.wait()), ""
-        renewed = monotonic()
+        reason, renewed = "", monotonic()
         try:
             while running or (waiting and not self._halt.is_set()):
                 reason = reason or self._find_reached()
@@ -173,9 +172,8 @@ class Runner:
                 self.watch("progress", {**told, "spent": self.spent()})
                 if not running:
                     break
-                waits = {*running} | (set() if stopped.done() else {stopped})
-                ended, _ = await asyncio.wait(waits, timeout=_LOOK_SECONDS, return_when="FIRST_COMPLETED")
-                for task in ended & running.keys():
+                ended, _ = await asyncio.wait(running, timeout=_LOOK_SECONDS, return_when="FIRST_COMPLETED")
+                for task in ended:
                     running.pop(task)
                     task.result()
                 if monotonic() - renewed > _RENEW_SECONDS:
@@ -183,8 +181,7 @@ class Runner:
                     self._set()
         finally:
             self._halt.set()
-            stopped.cancel()
-            await asyncio.gather(stopped, *running, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
         return reason
 
     # -- the run --

@@ -119,9 +119,7 @@ def _role(role: StoredRole, title: str) -> JsonObject:
 
 
 def _sandbox(sandbox: Sandbox | None) -> JsonObject:
-    """Return the key `sandbox` with its value, or an empty mapping if there is no sandbox. An empty value means the
-    defaults."""
-    return {} if sandbox is None else {"sandbox": sandbox_payload(sandbox)}
+    return {} if sandbox is None else {"sandbox": sandbox_payload(sandbox)}  # empty means the defaults
 
 
 def _sort_keys(value: Any) -> Any:

@@ -842,8 +842,7 @@ def _quote(names: Sequence[str]) -> str:
 
 
 def _is_around_work_folder(path: str) -> bool:
-    """Return whether a path in a sandbox is the work folder, is in the work folder, or certainly contains the work
-    folder."""
+    """Return whether a path is the work folder, is in it, or certainly contains it."""
     if path.startswith("~"):
         return False
     parts = os.path.normpath(path).split("/")

@@ -324,9 +324,8 @@ class Power(NamedTuple):
         """A one-line description of what the role can do."""
         kind, _, name = (self.agent or "").partition(":")
         if self.command is not None or self.is_program:
-            what, text = "program of its choice", self.agent or ""
-            if self.command is not None:
-                what, text = "command", self.command
+            what = "program of its choice" if self.command is None else "command"
+            text = (self.agent or "") if self.command is None else self.command
             more = len(text) - _LONGEST_COMMAND
             cut = f"… and {more:,} more characters, see the file" if more > 0 else ""
             words = f"runs the {what}: {text[:_LONGEST_COMMAND]}{cut}"
@@ -441,12 +440,7 @@ def _describe_file(known: Powers) -> Powers:
     return known._replace(roles=roles, folders=tuple(places), limits=given(workflow.limits))
 
 
-_MODELS = {
-    "baseUrl": "{}",
-    "provider": "the provider {}",
-    "model": "the model {}",
-    "apiKeyEnv": "your model",
-}
+_MODELS = {"baseUrl": "{}", "provider": "the provider {}", "model": "the model {}", "apiKeyEnv": "your model"}
 """How `extract` names the model that reads a role's answers, in words, the most exact name first."""
 
 

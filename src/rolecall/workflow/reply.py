@@ -77,7 +77,19 @@ def parse(text: str, schema: JsonObject) -> ParsedReply | Suspension | ReplyProb
             return _rival_problem(result, block, blocks, lines, shape) or result
     if not shape.declared and not shape.misfits({}):
         return ParsedReply({}, "\n".join(lines).strip("\n"))
-    return _nothing_found(lines, blocks, shape)
+
+    if not any(lines):
+        return ReplyProblem("the answer is empty")
+    late = next((block for block in blocks if not block.is_early and shape.is_mentioned_in(block.text)), None)
+    if late is not None:
+        where = f"does not begin until line {late.opening + 1}"
+        return ReplyProblem(f"the frontmatter {where}: the answer must begin with it")
+    if any(block.is_early for block in blocks):
+        return ReplyProblem("the frontmatter has none of the expected fields", shape.misfits({}))
+    if lines[0].strip() == "---":
+        reason = "a line with exactly `---` must follow the fields"
+        return ReplyProblem(f"the frontmatter is never closed: {reason}")
+    return ReplyProblem("the answer has no frontmatter: it must begin with a line `---`")
 
 
 def fit(given: JsonObject, schema: JsonObject) -> ParsedReply | Suspension | ReplyProblem:
@@ -431,7 +443,6 @@ def _without_outer_fence(rest: list[str]) -> list[str]:
 def _rival_problem(
     result: ParsedReply | Suspension, block: _Block, blocks: list[_Block], lines: list[str], shape: Shape
 ) -> ReplyProblem | None:
-    """Return a problem if a later block contradicts the answer."""
     later = (other for other in blocks if other.opening > block.opening)
     rivals = [other for other in later if shape.is_mentioned_in(other.text)]
     for rival in rivals[:MAX_BLOCKS]:
@@ -448,23 +459,6 @@ def _content_of(result: ParsedReply | Suspension) -> Any:
     return result.output if isinstance(result, ParsedReply) else result.reason
 
 
-def _nothing_found(lines: list[str], blocks: list[_Block], shape: Shape) -> ReplyProblem:
-    if not any(lines):
-        return ReplyProblem("the answer is empty")
-    late = next((block for block in blocks if not block.is_early and shape.is_mentioned_in(block.text)), None)
-    if late is not None:
-        line = late.opening + 1
-        return ReplyProblem(
-            f"the frontmatter does not begin until line {line}: the answer must begin with it"
-        )
-    if any(block.is_early for block in blocks):
-        return ReplyProblem("the frontmatter has none of the expected fields", shape.misfits({}))
-    if lines[0].strip() == "---":
-        reason = "a line with exactly `---` must follow the fields"
-        return ReplyProblem(f"the frontmatter is never closed: {reason}")
-    return ReplyProblem("the answer has no frontmatter: it must begin with a line `---`")
-
-
 # -- writing --
 
 _PLAIN = re.compile(r"[$A-Za-z][\w$./-]*(?: [\w$./-]+)*", re.ASCII)
@@ -476,7 +470,6 @@ def _lines(fields: Mapping[Any, Any]) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """Write a value as one line of YAML."""
     if isinstance(value, str):
         is_plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_STRINGS
         return value if is_plain else _quote(value)

@@ -114,7 +114,6 @@ def route(
 
 
 def _choose(workflow: StoredWorkflow, role: str, status: str | None, **view: Any) -> Edge:
-    """Return the first edge out of a role whose status and condition match."""
     edges = workflow.graph.get(role, ())
     if not edges:
         raise UsageError(f"{role!r} has no edge in the workflow {workflow.name!r}.", hint=_FORK_HINT)

@@ -601,27 +601,24 @@ def _read(
         found["roles"] = {role: found["roles"].get(role, StoredRole()) for role in value["roles"]}
     for condition in value.get("conditions") or () if "conditions" in found else ():
         found["conditions"].setdefault(condition, Condition("true"))
-    untitled = {role: one for role, one in found["roles"].items() if "title" not in one.schema}
-    for role, one in untitled.items():
-        titled = {**one.schema, "title": f"{found['name']}.{role}"}
-        found["roles"][role] = one._replace(schema=titled)
+    for role, one in found["roles"].items():
+        title = one.schema.get("title", f"{found['name']}.{role}")
+        found["roles"][role] = one._replace(schema={**one.schema, "title": title})
     workflow = StoredWorkflow(**found)
 
-    broken_roles = {path[1] for path in wrong if path[:1] == ("roles",) and len(path) == 2}
-    broken_schemas = {
-        path[1]
-        for path in wrong
-        if path[:1] == ("roles",) and path[2:3] and path[2] in (*_SCHEMA_KEYS, "each", "times", "roles")
-    }
+    in_roles = [path for path in wrong if path[0:1] == ("roles",) and len(path) > 1]
+    in_graph = [path for path in wrong if path[0:1] == ("graph",) and len(path) > 1]
+    output_keys = (*_SCHEMA_KEYS, "each", "times", "roles")
     unread = lint.Unread(
-        schemas={str(role) for role in broken_roles | broken_schemas},
-        edges=set(found["graph"])
-        if is_moderated
-        else {str(path[1]) for path in wrong if path[:1] == ("graph",) and len(path) > 1},
+        schemas={str(path[1]) for path in in_roles if len(path) == 2 or path[2] in output_keys},
+        edges=set(found["graph"]) if is_moderated else {str(path[1]) for path in in_graph},
         has_limits=any("limits" in (path[:1] + path[2:3]) for path in wrong),
     )
-    untold = {str(path[1]) for path in wrong if path[:1] == ("roles",) and len(path) > 1}
-    findings = lint.check(workflow, unread=unread, functions=functions, prompts={*prompts, *untold})
+    instructed = {
+        *prompts,
+        *(str(path[1]) for path in in_roles),
+    }  # perhaps by a prompt that could not be read
+    findings = lint.check(workflow, unread=unread, functions=functions, prompts=instructed)
     for finding in findings:
         # Without roles or a graph, these findings would only be consequences.
         if is_whole or (finding.path[0] == "conditions" and finding.severity == "error"):
