@@ -122,10 +122,9 @@ class Attempt:
         trees = setup.trees if setup and is_owner else None
         self._shared, self._fetched = shared, fetched
         self._ref = read_note(store, self.thread)
-        self.workdir = workfolder.for_step(
-            store, self.thread, loaded.chain, loaded.workdir_of(way.role), location=way.location,
-            is_needed=not (is_answer and store.is_shared),
-        )  # fmt: skip
+        is_needed = not (is_answer and store.is_shared)
+        workdir = loaded.workdir_of(way.role)
+        self.workdir = workfolder.for_step(store, loaded, workdir, way.location, is_needed=is_needed)
         self.session = SessionChoice("")
         """The agent's session to use, and the reason for the choice."""
         self.lost_sessions: frozenset[str] = frozenset()

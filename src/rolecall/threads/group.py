@@ -99,11 +99,11 @@ class Standing:
         """Record the outcome of a member. `amounts` are reserved for the member or, if it has ended, were used by it. A
         failure with `is_new` false does not count as one of the first failures, because a person has resumed the group
         since."""
-        for place in (self.open, self.waits, self.short):
+        unfinished = {Fate.OPEN: self.open, Fate.WAITS: self.waits, Fate.SHORT: self.short}
+        for place in unfinished.values():
             place.pop(number, None)
-        if fate in (Fate.OPEN, Fate.WAITS, Fate.SHORT):
-            place = {Fate.OPEN: self.open, Fate.WAITS: self.waits, Fate.SHORT: self.short}[fate]
-            place[number] = amounts
+        if fate in unfinished:
+            unfinished[fate][number] = amounts
             return
         self.done += fate is Fate.DONE
         self.failed += fate is Fate.FAILED

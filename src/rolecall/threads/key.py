@@ -65,11 +65,7 @@ class Parts(NamedTuple):
         """Return the stored form of the parts. Leave out the tree if it is the tree that the step `found`."""
         known: dict[str, Any] = {"role": self.role, **self.prompt}
         known |= {"agent": self.agent, "version": self.version}
-        rest = {
-            "restrictions": list(self.restrictions),
-            "session": self.session,
-            "repetition": self.repetition,
-        }
+        rest = {"restrictions": [*self.restrictions], "session": self.session, "repetition": self.repetition}
         known |= {name: value for name, value in rest.items() if value}
         return known if self.tree == found else {**known, "tree": self.tree}
 
@@ -145,19 +141,18 @@ def describe_step(step: "ShownStep") -> list[Any]:
     members are left out."""
     output = step.output
     if step.agent == GROUP and isinstance(output["members"], list):  # the list can be hidden from members
-        output = {**output, "members": [_describe_member(member) for member in output["members"]]}
+        members = []
+        for member in output["members"]:
+            kept = {name: value for name, value in member.items() if name not in ("id", "branch", "conflict")}
+            if conflict := member.get("conflict"):
+                files = [
+                    {name: value for name, value in file.items() if name != "changed_by"}
+                    for file in conflict.get("files", ())
+                ]
+                kept["conflict"] = {"files": files, "check": conflict.get("check")}
+            members.append(kept)
+        output = {**output, "members": members}
     return [step.role, output, step.body.strip()]
-
-
-def _describe_member(member: JsonObject) -> dict[str, Any]:
-    kept = {name: value for name, value in member.items() if name not in ("id", "branch", "conflict")}
-    if conflict := member.get("conflict"):
-        files = [
-            {name: value for name, value in file.items() if name != "changed_by"}
-            for file in conflict.get("files", ())
-        ]
-        kept["conflict"] = {"files": files, "check": conflict.get("check")}
-    return kept
 
 
 def _sha256(value: Any) -> str:

@@ -27,7 +27,6 @@ class Filter(NamedTuple):
     before: int | None
     words: tuple[str, ...]
     members: bool = False
-    """Whether the list includes the members of groups."""
 
     @property
     def where(self) -> dict[str, list[str]]:

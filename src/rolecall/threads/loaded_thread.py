@@ -27,6 +27,7 @@ from rolecall.workflow.model import (
     SUSPEND,
     StoredRole,
     Workdir,
+    given,
     member_workdir,
     own_folders,
     workdir_of,
@@ -120,16 +121,14 @@ class LoadedThread:
     def over_limit(self, role: str, raised: Mapping[str, float], used: JsonObject) -> Reached | None:
         """Return the limit that forbids another step of `role`, or None. `raised` are the limits that were raised for
         this thread. The key of a limit for a single role begins with that role, as in `ROLE.steps`."""
-        given = {**self.chain.start.limits, **raised}
-        own = {
-            key.rpartition(".")[2]: value for key, value in given.items() if key.rpartition(".")[0] == role
-        }
+        raised, of_role = {**self.chain.start.limits, **raised}, f"{role}."
+        own = {key.removeprefix(of_role): raised[key] for key in raised if key.startswith(of_role)}
         by_role = used.get("roles", {}).get(role, {})
-        kinds = [("the thread", "", self.workflow.limits, given, used)]
+        kinds = [("the thread", "", self.workflow.limits, raised, used)]
         if self.role(role).group is None:  # the limits of a group's role apply to each member
-            kinds.append((f"the role {role}", f"{role}.", self.role(role).limits, own, by_role))
+            kinds.append((f"the role {role}", of_role, self.role(role).limits, own, by_role))
         for whose, prefix, declared, extra, amounts in kinds:
-            limits = {key: value for key, value in declared._asdict().items() if value is not None} | extra
+            limits = {**given(declared), **extra}
             if key := thread.over_limit(limits, amounts):
                 used_up = amounts.get(key, 0)
                 return suggest_more(f"{prefix}{key}", limits[key], used_up, f"{whose} has used", key)

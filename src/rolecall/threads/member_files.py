@@ -56,9 +56,7 @@ class MemberFiles:
         if kind == "shared":
             return MemberPlace(self._loaded.cwd)
         workdir, own = self._own(kind)
-        make_own = partial(
-            workfolder.for_step, self._setup.store, self._parent.id, self._loaded.chain, workdir
-        )
+        make_own = partial(workfolder.for_step, self._setup.store, self._loaded, workdir)
         if own is not None and must_not_write(self._loaded.workflow.roles[role].capabilities):
             return MemberPlace(make_own())
         if kind not in self._plans:

@@ -86,14 +86,16 @@ def assemble(
     """
     since = last_turn or 0
     shown = choose_steps(newest_first, since=since, quota=quota, show_command=show_command)
-    happened = [part for _, part in shown]
+    happened: list[PromptPart] = []
     if shown:
-        texts = ["# What happened since your last turn" if since else "# What happened"]
+        title = "# What happened since your last turn" if since else "# What happened"
+        happened.append(PromptPart("happened", title))
         first, last = since + 1, shown[0][0].number - 1
         if count := last - since:
             which = f"Step {first} is" if count == 1 else f"Steps {first} to {last} ({count} steps) are"
-            texts.append(f"{which} not shown here. To read more: `{show_command}`")
-        happened[:0] = [PromptPart("happened", text) for text in texts]
+            text = f"{which} not shown here. To read more: `{show_command}`"
+            happened.append(PromptPart("happened", text))
+        happened += (part for _, part in shown)
     now = PromptPart("instruction", f"# Now\n\n{instruction.strip()}" if instruction.strip() else "")
     if last_turn is not None:
         parts = [*happened, now, PromptPart("reminder", _reminder(role.schema))]

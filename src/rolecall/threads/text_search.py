@@ -22,7 +22,6 @@ class SearchPage(NamedTuple):
     found: Sequence[View] = ()
     """The entries of the threads that were found, each with the matching passage as `hit`."""
     searched: int = 0
-    """The number of threads that were searched."""
     until: int | None = None
     """When the newest thread that was not searched was started, or None if all were searched."""
     next: str | None = None

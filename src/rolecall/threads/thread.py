@@ -373,13 +373,12 @@ class Roster(NamedTuple):
     role: str
     """The role that the group plays."""
     size: int
-    """The number of members."""
     above: str
     """The head of the parent's chain at the time the group began."""
-    prompt: str
-    location: str | None
     at: int
-    items: str | None
+    prompt: str = ""
+    location: str | None = None
+    items: str | None = None
     """The node of the list of items, if the group has a list."""
 
     def member(self, parent: str, number: int) -> ThreadId:
@@ -407,17 +406,8 @@ class Start(NamedTuple):
 
 
 def read_roster(store: Store, node: str) -> Roster:
-    payload = store.follow(node).payload
-    return Roster(
-        node,
-        payload["role"],
-        payload["count"],
-        payload["above"],
-        payload.get("prompt", ""),
-        payload.get("location"),
-        payload["at"],
-        payload.get("items"),
-    )
+    fields = dict(store.follow(node).payload)
+    return Roster(node, size=fields.pop("count"), **fields)
 
 
 class Chain:

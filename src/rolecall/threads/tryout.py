@@ -10,7 +10,7 @@ can be called.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -125,25 +125,19 @@ class Tryout:
         for ref in refs:
             state = ref.state
             trial = Trial(ref.id, state.title, state.status.value, state.steps or 0)
-            turns: Counter[str] = Counter()
+            turns, forecast = Counter[str](), NOTHING
             try:
                 found = self._find_difference(ref, turns)
-                forecast = self._forecast(ref, found, turns) if found else NOTHING
+                if found and found.asks and any(change.kind == "agent" for change in found.changes):
+                    forecast = UNKNOWN  # nothing is known about what another agent uses
+                elif found and found.asks:
+                    if state.name not in self._histories:
+                        self._histories[state.name] = PastThreads(self._store, state.name)
+                    forecast = self._histories[state.name].rest_from(found.asks, turns[found.asks] + 1)
             except (NotFound, Damaged, UsageError) as error:
                 yield trial._replace(problem=error.message)
                 continue
             yield trial._replace(difference=found, forecast=forecast)
-
-    def _forecast(self, ref: ThreadRef, found: Divergence, turns: Mapping[str, int]) -> Forecast:
-        """Return a forecast for the rest of the thread. `turns` counts the earlier turns of each role."""
-        if found.asks is None:
-            return NOTHING
-        if any(change.kind == "agent" for change in found.changes):
-            return UNKNOWN  # nothing is known about what another agent uses
-        name = ref.state.name
-        if name not in self._histories:
-            self._histories[name] = PastThreads(self._store, name)
-        return self._histories[name].rest_from(found.asks, turns[found.asks] + 1)
 
     def _find_difference(self, ref: ThreadRef, turns: Counter[str]) -> Divergence | None:
         """Return the first difference of a thread, or None. Count the turns of roles before the difference in

@@ -35,6 +35,8 @@ from rolecall.threads.thread import Chain, Step
 
 if TYPE_CHECKING:
     import shutil
+
+    from rolecall.threads.loaded_thread import LoadedThread
 else:
     shutil = Module("shutil")  # imports the compression modules, which a step does not need
 
@@ -390,40 +392,32 @@ def _delete(folder: str) -> None:
 
 
 def for_step(
-    store: Store,
-    name: str,
-    chain: Chain,
-    workdir: str,
-    location: str | None = None,
-    *,
-    is_needed: bool = True,
+    store: Store, loaded: LoadedThread, workdir: str, location: str | None = None, *, is_needed: bool = True
 ) -> str:
     """Return the folder in which a role of this thread works. If `is_needed`, make the folder if it is missing and was
     never used, and raise `UsageError` if it does not exist or if another machine has a newer copy. `location` is
     relative to the folder. If it is an absolute path into a folder of the thread from which this thread was forked, use
     the same place in this thread's own folder instead."""
-    kind, cwd = "fork" if workdir == "shared" else workdir, chain.start.cwd
-    ref = read_thread(store, name)
-    folder = ref.state.folders.get(kind) if ref else None
-    owner = None
+    kind, cwd = "fork" if workdir == "shared" else workdir, loaded.chain.start.cwd
+    folder, owner = loaded.folders.get(kind), None
     if folder is not None:
-        owner = None if folder.is_removed else (name, kind, folder)
-    elif workdir != "shared" and chain.start.member is None:
+        owner = None if folder.is_removed else (loaded.thread, kind, folder)
+    elif workdir != "shared" and loaded.chain.start.member is None:
         raise UsageError(f"the thread has no {kind} of its own; {_ONWARD}")
     elif store.is_shared:  # a member reads in the folder of its parent
-        owner = find_owner(store, ref, cwd)
+        owner = find_owner(store, read_thread(store, loaded.thread), cwd)
     if is_needed and owner and (why := find_newer(store, *owner)):
         raise UsageError(why, hint="Let that machine take the step.")
     if is_needed and folder:
-        _make_missing(store, name, chain, kind, folder)
+        _make_missing(store, loaded, kind, folder)
 
     path = folder.cwd if folder else cwd
     if location:
         path = os.path.join(path, os.path.expanduser(location))
     if folder and location and os.path.isabs(location):
-        olds = [place for place in _places(store, ref, kind, cwd) if _is_in(location, place)]
-        if olds:
-            path = os.path.normpath(os.path.join(folder.path, os.path.relpath(location, olds[0])))
+        places = _places(store, read_thread(store, loaded.thread), kind, cwd)
+        if old := next((place for place in places if _is_in(location, place)), ""):
+            path = os.path.normpath(os.path.join(folder.path, os.path.relpath(location, old)))
     if is_needed and not os.path.isdir(path):
         raise UsageError(
             f"the work folder {path!r} does not exist",
@@ -435,15 +429,15 @@ def for_step(
 _ONWARD = "fork the thread to continue in a new one"
 
 
-def _make_missing(store: Store, name: str, chain: Chain, kind: str, folder: WorkFolder) -> None:
+def _make_missing(store: Store, loaded: LoadedThread, kind: str, folder: WorkFolder) -> None:
     what = "folder" if kind == "fork" else kind
     if folder.is_removed:
         raise UsageError(f"the thread's {what} was removed by a person; {_ONWARD}")
     if is_whole(folder):
         return
     path = folder.path
-    was_worked_in = read_note(store, name) is not None or any(
-        _is_in(str(step.payload.get("cwd", "")), path) for step in chain
+    was_worked_in = read_note(store, loaded.thread) is not None or any(
+        _is_in(str(step.payload.get("cwd", "")), path) for step in loaded.chain
     )
     if not was_worked_in:
         make(kind, folder)
