@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stage import LOOP, answer, book, engine, open_store, run, start, steps
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_every_class_of_every_restriction_is_denied_by_an_adapter_or_refused(
     name: str, restriction: str
 ) -> None:
-    adapter = import_module(f"rolecall.agents.adapters.{name}").default
+    adapter: Any = agents.resolve(name, {})
     assert adapter.deniable <= set(CLASSES)
     missing = set(RESTRICTIONS[restriction]) - adapter.deniable - set(BY_OURSELVES)
     if missing:
