@@ -27,15 +27,8 @@ from rolecall.store.canonical import JsonObject
 _PATIENCE = 60
 _SESSION = "fixture"
 _HOOKS = ("hooks", "hook-command")
-
-OVER = {
-    "tools": ("tools",),
-    "mcp": ("mcp",),
-    "hooks": ("hooks",),
-    "hook-command": ("hook-command",),
-    "both": ("tools", "mcp"),
-    "all": ("tools", "mcp", "hooks", "hook-command"),
-}
+_DOORS = (*conformance.DOORS, *_HOOKS)
+OVER = {**{door: (door,) for door in _DOORS}, "both": conformance.DOORS, "all": _DOORS}
 """For each value of `over`, the interfaces through which fixtures are run: two for tools, and two for events."""
 
 

@@ -316,9 +316,6 @@ def _find_sign_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
     return SignIn("unknown" if is_hidden else "no", f"looked for {looked}")
 
 
-# -- git --
-
-
 async def _check_git(place: DoctorPlace, *, is_needed: bool) -> Check:
     """Check git and, if a role works in a worktree, that there is a repository with a commit."""
     path, is_there = find_program("git", env=place.env, folder=place.folder)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from rolecall.errors import Damaged, UsageError
 from rolecall.hosts import gate, project_summary, sessions, tool_log
@@ -24,8 +23,6 @@ else:
     filenames = Module("rolecall.nexus.filenames")  # slow to import, and most agents are not resumed
     resume = Module("rolecall.nexus.resume")
 
-T = TypeVar("T")
-
 _LONGEST_BRIEF = 8_000
 """The maximum number of characters in a task's text, because a host silently cuts a longer text."""
 _TURN = {"in_progress": 0, "pending": 1, "completed": 2}
@@ -42,7 +39,7 @@ def subagent_spawn(project: str, event: SubagentSpawn, hooks: HookContext, now: 
     task: Task | None = None
     entries: Sequence[tracker.Entry] = []
     if who.id:
-        entries = _with_tracker(project, tracker.entries)
+        entries = _read_agents(project)
         running = {entry.get("agent_id") for entry in entries if entry.get("status") == "running"}
         known = sessions.tasks_of_agents(project)
         taken = {key for agent, key in known.items() if agent in running and agent != who.id}
@@ -56,7 +53,7 @@ def subagent_spawn(project: str, event: SubagentSpawn, hooks: HookContext, now: 
             lambda one: one._replace(agents={**one.agents, who.id: link or one.agents.get(who.id, "")}),
             process=hooks.process,
         )
-        _with_tracker(project, partial(tracker.record_start, agent_name=who.agent, agent_id=who.id, at=now))
+        tracker.record_start(project, agent_name=who.agent, agent_id=who.id, at=now)
     active = sessions.find(project, event.session)
     docs = hooks.docs.get(active.skill, "") if active else ""
 
@@ -78,13 +75,13 @@ def subagent_spawn(project: str, event: SubagentSpawn, hooks: HookContext, now: 
     return HostAnswer(context="\n\n".join(filter(None, [text, docs])))
 
 
-def _with_tracker(project: str, act: Callable[[str], T]) -> T:
-    """Run `act`. If the list of agents is damaged, replace the list, keep a copy of it, and log this."""
+def _read_agents(project: str) -> list[tracker.Entry]:
+    """Return the list of agents. Replace a damaged list by an empty one, keep a copy, and log this."""
     try:
-        return act(project)
+        return tracker.entries(project)
     except Damaged:
         tool_log.note_error(project, tracker.reset(project))
-        return act(project)
+        return []
 
 
 def _find_task(who: HostCaller, project: str, known: str, taken: Collection[str]) -> Task | None:
@@ -152,7 +149,7 @@ def subagent_complete(project: str, event: SubagentComplete, hooks: HookContext,
     who = event.who
     if not who.id:
         return HostAnswer()
-    entries = _with_tracker(project, tracker.entries)
+    entries = _read_agents(project)
     is_over = any(entry.get("agent_id") == who.id and entry.get("status") == "completed" for entry in entries)
     status = ""  # the first word after the last `STATUS:` at the start of a line
     for line in event.last_message.splitlines():

@@ -32,8 +32,15 @@ def session_start(project: str, event: SessionStart, hooks: HookContext, now: st
         os.unlink(legacy)
     tool_log.forget_others(project, sessions.tasks_of_agents)
 
-    warnings = [_warn_elsewhere(project, event.cwd), hooks.problem, *began.problems]
-    warnings += tool_log.take_errors(project)
+    warnings = []
+    root, folder = os.path.realpath(project), os.path.realpath(event.cwd.replace("\0", ""))
+    if os.path.isabs(event.cwd) and not os.path.join(folder, "").startswith(os.path.join(root, "")):
+        # The folder is a copy of the project with its hooks, or the project was moved and created again.
+        warnings.append(
+            f"Rolecall was installed here for {root}, and this session works in {folder}: edits here are not checked,"
+            f" and plan and tasks are those of {root}. `rolecall install` in this folder fixes that."
+        )
+    warnings += [hooks.problem, *began.problems, *tool_log.take_errors(project)]
     if event.is_new and not began.others and not began.is_plan_run:
         state = ProjectState(project)
         if left := [*_plan_words(state), *_task_words(state)]:
@@ -54,19 +61,6 @@ def session_start(project: str, event: SessionStart, hooks: HookContext, now: st
     warnings = list(filter(None, warnings))
     lines = [*warnings, *project_summary.knowledge_lines(project, most=40)]
     return HostAnswer(context=project_summary.fit(lines, _START), notice="\n".join(warnings))
-
-
-def _warn_elsewhere(project: str, cwd: str) -> str:
-    """Warn of a project whose hooks act on another, because it was copied with its hooks, or moved."""
-    if not os.path.isabs(cwd):
-        return ""
-    root, folder = os.path.realpath(project), os.path.realpath(cwd.replace("\0", ""))
-    if os.path.join(folder, "").startswith(os.path.join(root, "")):
-        return ""
-    return (
-        f"Rolecall was installed here for {root}, and this session works in {folder}: edits here are not checked,"
-        f" and plan and tasks are those of {root}. `rolecall install` in this folder fixes that."
-    )
 
 
 def _plan_words(state: ProjectState) -> list[str]:

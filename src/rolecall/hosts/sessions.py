@@ -140,9 +140,6 @@ def _read(project: str) -> Sessions:
         return {}
 
 
-# -- changing --
-
-
 class Began(NamedTuple):
     others: tuple[str, ...]
     """Other sessions that are open in this project."""

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import RolecallError
 from rolecall.nexus import dispatch, documented, expectation, project_paths, tracker
-from rolecall.nexus.fixture import Case, Expected, Fields, Mistake
+from rolecall.nexus.fixture import Case, Fields, Mistake
 from rolecall.nexus.server_child import ServerChild
 from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
@@ -192,7 +192,18 @@ def _run_step(case: Case, number: int, door: _Door) -> Iterator[CaseFailure]:
             files = _WRITABLE_BY_HOOKS
             folders = tuple(f".nexus/state/{name}/" for name in (project_paths.HARNESS, case.harness))
             folders += (".nexus/memory/", ".nexus/rules/") if actor == "user_message" else ()
-    yield from _judge_reply(reply, expectations)
+
+    message = reply.get("error") if isinstance(reply, dict) else None
+    may_fail = any(one.must_fail or one.return_value.get("$.error") is not None for one in expectations)
+    if message is not None and not may_fail:
+        at = expectations[0].at if expectations else ALWAYS
+        yield CaseFailure("", at, "reply", "", "no error", _show(message))
+    for expected in expectations:
+        words = expected.error_contains or ""
+        if expected.must_fail and (message is None or words not in str(message)):
+            wanted = f"an error with {_show(words)}" if words else "an error"
+            yield CaseFailure("", expected.at, "reply", "", wanted, _show(reply))
+        yield from _compare(expected.at, "reply", expected.return_value, reply)
 
     after = _read_files(door.root)
     for path in sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)):
@@ -216,20 +227,6 @@ def _run_step(case: Case, number: int, door: _Door) -> Iterator[CaseFailure]:
                     yield CaseFailure("", expected.at, name, "", "JSON", str(exc))
                 else:
                     yield from _compare(expected.at, name, content, document)
-
-
-def _judge_reply(reply: Any, expectations: Sequence[Expected]) -> Iterator[CaseFailure]:
-    message = reply.get("error") if isinstance(reply, dict) else None
-    may_fail = any(one.must_fail or one.return_value.get("$.error") is not None for one in expectations)
-    if message is not None and not may_fail:
-        at = expectations[0].at if expectations else ALWAYS
-        yield CaseFailure("", at, "reply", "", "no error", _show(message))
-    for expected in expectations:
-        words = expected.error_contains or ""
-        if expected.must_fail and (message is None or words not in str(message)):
-            wanted = f"an error with {_show(words)}" if words else "an error"
-            yield CaseFailure("", expected.at, "reply", "", wanted, _show(reply))
-        yield from _compare(expected.at, "reply", expected.return_value, reply)
 
 
 def _compare(at: str, what: str, expected: Fields, document: Any) -> Iterator[CaseFailure]:

@@ -85,7 +85,10 @@ def find_names(texts: Iterable[str], tree: ProjectFiles) -> frozenset[str]:
     for text in texts:
         for match in _WORD.finditer(text):
             path = _path(match[0], tree.root)
-            if path and (_looks_like_file(path) or tree.is_file(path)):
+            stem, _, ending = path.rpartition(".")
+            is_product = ending == "js" and stem[:1].isupper()  # Node.js, Vue.js
+            is_source = "/" in path or (ending in _SOURCES and not is_product)
+            if path and ((is_source and _ENDING.search(path)) or tree.is_file(path)):
                 found.add(path)
         for match in _UNSPACED.finditer(text):
             # In scripts without spaces, the next word of the sentence can follow a file's extension directly.
@@ -143,11 +146,3 @@ def _path(word: str, root: str) -> str:
     path = posixpath.normpath(plain) if plain else ""
     is_outside = path in ("", ".", "..") or path.startswith(("../", ".nexus/state/", "@", "-"))
     return "" if is_outside or plain.startswith("//") else path  # `//host/page.html` is the rest of a URL
-
-
-def _looks_like_file(path: str) -> bool:
-    if not _ENDING.search(path):
-        return False
-    name, _, ending = path.rpartition(".")
-    is_product = ending == "js" and name[:1].isupper()  # Node.js, Vue.js
-    return "/" in path or (ending in _SOURCES and not is_product)

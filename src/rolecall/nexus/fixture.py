@@ -19,22 +19,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import UsageError
 from rolecall.nexus import documented, expectation, project_paths
-from rolecall.settings.form import (
-    Anything,
-    At,
-    Choice,
-    Either,
-    Field,
-    Flag,
-    Form,
-    ListOf,
-    MapOf,
-    Reading,
-    Record,
-    Section,
-    Text,
-    Unreadable,
-)
+from rolecall.settings import form
+from rolecall.settings.form import At, Choice, Field, Form, ListOf, MapOf, Record, Section, Text, Unreadable
 from rolecall.settings.yaml12 import Position, YamlNode
 from rolecall.store.canonical import JsonObject
 
@@ -198,7 +184,7 @@ def _load_file(path: str, name: str, found: Fixtures) -> None:
     if content == []:
         found.mistakes.append(Mistake(name, "", "it is an empty list"))
     for number, entry in enumerate(content if isinstance(content, list) else [content]):
-        reading = Reading(YamlNode(None, Position(name, 1, 1)))
+        reading = form.Reading(YamlNode(None, Position(name, 1, 1)))
         case = _CASE.read(entry, At(reading))
         if not isinstance(case, Unreadable) and not reading.problems:
             _check(case, At(reading))
@@ -261,14 +247,16 @@ def _check_covers(covers: Fields, at: At) -> None:
         at.report("it must name a field in state_schemas or return_value")
 
 
-def _require(form: Form[Any]) -> Field:
-    return Field(form, required=True)
+def _require(value: Form[Any]) -> Field:
+    return Field(value, required=True)
 
 
-_ANY, _TEXT, _OBJECT = Anything(), Text(), MapOf(Anything(), "an object")
+_ANY, _TEXT, _OBJECT = form.Anything(), Text(), MapOf(form.Anything(), "an object")
 _WORDS = ListOf(Text("a word", pattern="[^ ]+"))
-_CONTENT = Either("an object, an array, a text or null", dict.fromkeys((dict, list, str, NoneType), _ANY))
-_EXPECTED = Either("an object or null", {dict: _Expectations(), NoneType: _ANY})
+_CONTENT = form.Either(
+    "an object, an array, a text or null", dict.fromkeys((dict, list, str, NoneType), _ANY)
+)
+_EXPECTED = form.Either("an object or null", {dict: _Expectations(), NoneType: _ANY})
 _ACTION = {"tool": _require(Choice(*documented.REPLIES)), "params": _require(_OBJECT)}
 _TYPE = _require(Choice(*EVENTS, *HOOK_EVENTS))
 _EVENT: Mapping[str, Field | Form[Any]] = {"type": _TYPE, "params": _OBJECT, "description": _TEXT}
@@ -285,7 +273,7 @@ _STEP: Mapping[str, Form[Any]] = {
 _AFTER: Mapping[str, Form[Any]] = {
     "state_files": _Files(_EXPECTED),
     "return_value": _Expectations(),
-    "error": Flag(),
+    "error": form.Flag(),
     "error_contains": _TEXT,
 }
 _MAP = MapOf(_WORDS)

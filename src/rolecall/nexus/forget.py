@@ -104,7 +104,14 @@ def remove(
     """Remove notes in one commit, together with the text that replaces them, and return the commit's id. If the commit
     fails, everything is restored. `lock` is the project's lock, which git also holds while it runs."""
     top, folder = notes[0].top, note.folder(project, "memory")
-    _refuse_under_way(top)
+    # The commit would join another git operation, or be lost with it.
+    git_folder = git.run(top, "rev-parse", "--absolute-git-dir").text
+    for name, what in _UNDER_WAY.items():
+        if os.path.lexists(os.path.join(git_folder, name)):
+            raise _no_commit(top, f"{what} is under way")
+    if git.run(top, "ls-files", "--unmerged").out:
+        raise _no_commit(top, "a conflict is not resolved yet")
+
     gone = [each for each in notes if into is None or each.name != into.name]
     paths = [each.path for each in gone]
     target = os.path.join(os.path.dirname(notes[0].path), into.name) if into else ""
@@ -146,16 +153,6 @@ def remove(
         raise
     memory_access.follow(project, [each.name for each in gone], into.name if into else None)
     return git.commit(top, "HEAD") or ""
-
-
-def _refuse_under_way(top: str) -> None:
-    """Raise an error during another git operation, which the commit would join, or be lost with."""
-    folder = git.run(top, "rev-parse", "--absolute-git-dir").text
-    for name, what in _UNDER_WAY.items():
-        if os.path.lexists(os.path.join(folder, name)):
-            raise _no_commit(top, f"{what} is under way")
-    if git.run(top, "ls-files", "--unmerged").out:
-        raise _no_commit(top, "a conflict is not resolved yet")
 
 
 def _no_commit(top: str, why: str) -> StorageError:

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -33,12 +33,6 @@ class _File(Struct, forbid_unknown_fields=True):
     schema_version: state.Version | UnsetType = UNSET
 
 
-class _Searchable(NamedTuple):
-    text: bytearray
-    """The compact JSON of all cycles in lower case, one cycle per line."""
-    starts: list[int]
-
-
 class CycleHistory:
     """The cycles and the surrounding bytes, so that adding a cycle leaves the others exactly as they were written."""
 
@@ -49,7 +43,8 @@ class CycleHistory:
         self._front, self._back = front, back
         self.highest_plan = highest
         """The highest plan id in the history."""
-        self._searchable: _Searchable | None = None
+        self._searchable: tuple[bytearray, list[int]] | None = None
+        """The compact JSON of all cycles in lower case, one cycle per line, and the start of each line."""
 
     def cycle(self, number: int) -> Cycle:
         return state.CYCLE.decode(self.cycles[number])
@@ -74,14 +69,13 @@ class CycleHistory:
         if "\n" in wanted:
             return []  # JSON escapes line breaks
         if self._searchable is None:
-            # The text is compact JSON in lower case, with the fields in their original order. It is one growing array,
-            # because joining pieces would take twice the memory.
+            # The text is one growing array, because joining pieces would take twice the memory.
             lines = bytearray()
             starts: list[int] = []
             for cycle in self.cycles:
                 starts.append(len(lines))
                 lines += msgspec.json.encode(msgspec.json.decode(cycle)).decode().lower().encode() + b"\n"
-            self._searchable = _Searchable(lines, starts)
+            self._searchable = lines, starts
         text, starts = self._searchable
         # A regular expression is several times faster than bytes.find here.
         pattern = re.compile(re.escape(wanted.encode(errors="surrogatepass")))

@@ -72,9 +72,6 @@ class NoteOverlap(UsageError):
         self.file, self.matches = file, tuple(matches)
 
 
-# -- adding --
-
-
 def add(
     project: Folder,
     name: str,
@@ -136,9 +133,6 @@ def profile_of(file: str, text: str) -> Profile:
     return similarity.profile(note_name.topic_of(file).replace("-", " "), text)
 
 
-# -- reading --
-
-
 class NoteReading(NamedTuple):
     text: str
     warning: str
@@ -177,9 +171,6 @@ def list_notes(project: Folder, *, at: str | None = None) -> list[ToolReply]:
         }
         entries.append(entry)
     return entries
-
-
-# -- merging --
 
 
 def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> ToolReply:

@@ -63,22 +63,20 @@ def ready_ids(tasks: Sequence[HasProgress]) -> list[float]:
     ]
 
 
-def summarize_plan(statuses: Sequence[str]) -> ToolReply:
+def describe_plan(plan: Any) -> ToolReply:
+    """Return the reply of `plan_status` for a plan as JSON."""
+    issues = list(plan["issues"])
+    statuses = [_plain_status(issue, ISSUE_STATUSES) for issue in issues]
     decided = statuses.count("decided")
-    return {"total": len(statuses), "pending": len(statuses) - decided, "decided": decided}
+    summary = {"total": len(statuses), "pending": len(statuses) - decided, "decided": decided}
+    research = {"research_summary": plan["research_summary"]} if "research_summary" in plan else {}
+    named = {"plan_id": plan["id"], "topic": str(plan["topic"]), "issues": issues}
+    return {"active": True, **named, **research, "summary": summary}
 
 
 def plan_status(project: Folder) -> ToolReply | None:
     """Return the reply of `tools.plan_status`, or None if the tool itself must be called."""
-
-    def reply(plan: Any) -> ToolReply:
-        issues = list(plan["issues"])
-        summary = summarize_plan([_plain_status(issue, ISSUE_STATUSES) for issue in issues])
-        research = {"research_summary": plan["research_summary"]} if "research_summary" in plan else {}
-        named = {"plan_id": plan["id"], "topic": str(plan["topic"]), "issues": issues}
-        return {"active": True, **named, **research, "summary": summary}
-
-    return _read(project, project_paths.PLAN, reply, {"active": False})
+    return _read(project, project_paths.PLAN, describe_plan, {"active": False})
 
 
 def task_list(project: Folder) -> ToolReply | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -89,14 +90,9 @@ _PLAN = msgspec.json.Decoder(Plan)
 _TASK_FILE = msgspec.json.Decoder(TaskFile)
 
 
-def _decode_plan(data: bytes) -> Plan:
-    refuse_repeats(data, "issues")
-    return _PLAN.decode(data)
-
-
-def _decode_tasks(data: bytes) -> TaskFile:
-    refuse_repeats(data, "tasks")
-    return _TASK_FILE.decode(data)
+def _decode(decoder: msgspec.json.Decoder[T], name: str, data: bytes) -> T:
+    refuse_repeats(data, name)
+    return decoder.decode(data)
 
 
 def refuse_repeats(data: bytes, name: str) -> None:
@@ -183,7 +179,7 @@ def load_plan(project: Folder) -> Plan | None:
     """Return the active plan as a new value, which the caller is allowed to change."""
     path = project_paths.state(project, project_paths.PLAN)
     data = state_file.read(path)
-    return None if data is None else _parse(path, data, _decode_plan)
+    return None if data is None else _parse(path, data, partial(_decode, _PLAN, "issues"))
 
 
 def save_plan(project: Folder, plan: Plan) -> None:
@@ -192,7 +188,8 @@ def save_plan(project: Folder, plan: Plan) -> None:
 
 def load_tasks(project: Folder) -> TaskFile | None:
     """Return the tasks of the running cycle. The caller must not change the value."""
-    return load(project_paths.state(project, project_paths.TASKS), _decode_tasks)
+    path = project_paths.state(project, project_paths.TASKS)
+    return load(path, partial(_decode, _TASK_FILE, "tasks"))
 
 
 def save_tasks(project: Folder, file: TaskFile, *, longer_than: TaskFile | None = None) -> None:

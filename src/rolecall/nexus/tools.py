@@ -96,17 +96,7 @@ def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_s
 def plan_status(project: Folder) -> ToolReply:
     """Return the active plan with all its issues."""
     plan = state.load_plan(project)
-    if plan is None:
-        return {"active": False}
-    reply: ToolReply = {
-        "active": True,
-        "plan_id": plan.id,
-        "topic": plan.topic,
-        "issues": _plain(plan.issues),
-    }
-    if plan.research_summary is not state.UNSET:
-        reply["research_summary"] = plan.research_summary
-    return {**reply, "summary": overview.summarize_plan([issue.status for issue in plan.issues])}
+    return overview.describe_plan(_plain(plan)) if plan else {"active": False}
 
 
 def plan_update(

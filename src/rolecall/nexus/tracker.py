@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -47,8 +48,15 @@ def record_start(project: Folder, *, agent_name: str, agent_id: str, at: str) ->
     def edit(entry: Entry | None) -> Entry:
         if entry is None:
             return {**_new_entry(agent_name, agent_id, at), "resume_count": 0, "status": "running"}
-        if entry.get("status") == "running" or _is_late(entry, at):
+        if entry.get("status") == "running":
             return entry
+        if "resume_count" not in entry and entry["started_at"] == entry.get("stopped_at"):
+            # The entry was made when the agent ended. Hosts do not wait for hooks, so its start can be reported later.
+            with suppress(ValueError):  # another program wrote an invalid date
+                times = (datetime.datetime.fromisoformat(time.upper()) for time in (entry["stopped_at"], at))
+                ended, started = (time.timestamp() for time in times)
+                if started - ended < _LATEST_SECONDS:
+                    return entry
         count = entry.get("resume_count", 0) + 1
         resumed = {"last_resumed_at": at, "resume_count": count, "status": "running"}
         return {key: value for key, value in {**entry, **resumed}.items() if key != "stopped_at"}
@@ -86,17 +94,6 @@ def _new_entry(agent_name: str, agent_id: str, at: str) -> Entry:
     name = "-".join("".join(letters).split()).lstrip("-0123456789")
     named = {"agent_name": name} if name else {}
     return {"harness_id": project_paths.harness(), "started_at": at, **named, "agent_id": agent_id}
-
-
-def _is_late(entry: Entry, at: str) -> bool:
-    """Return whether a start is reported after the agent's end, which happens because hosts do not wait for hooks."""
-    if "resume_count" in entry or entry["started_at"] != entry.get("stopped_at"):
-        return False
-    try:
-        started, ended = (datetime.datetime.fromisoformat(time.upper()) for time in (at, entry["stopped_at"]))
-    except ValueError:  # another program wrote an invalid date
-        return False
-    return started.timestamp() - ended.timestamp() < _LATEST_SECONDS
 
 
 def _change(project: Folder, agent_id: str, edit: Callable[[Entry | None], Entry]) -> Entry:
@@ -137,8 +134,6 @@ def remove(project: Folder) -> None:
     """Remove the list. The caller must hold the lock."""
     state_file.remove(project_paths.of_harness(project, FILE))
 
-
-# -- the file --
 
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "harness_id": is_harness_id,

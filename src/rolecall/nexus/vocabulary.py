@@ -77,14 +77,14 @@ class VocabularyReader:
         try:
             with open(self.path(name), "rb") as file:
                 content = file.read(MAX_BYTES + 1)
-        except FileNotFoundError:
-            self.report(name, (), "the file is missing")
-        except OSError as exc:
-            self.report(name, (), f"the file cannot be read: {exc.strerror or exc}")
-        else:
             if len(content) <= MAX_BYTES:
                 return content
-            self.report(name, (), f"the file is larger than {MAX_BYTES:,} bytes")
+            problem = f"the file is larger than {MAX_BYTES:,} bytes"
+        except FileNotFoundError:
+            problem = "the file is missing"
+        except OSError as exc:
+            problem = f"the file cannot be read: {exc.strerror or exc}"
+        self.report(name, (), problem)
         return None
 
     def decode(self, name: str, content: bytes | None) -> str | None:
@@ -200,9 +200,6 @@ def read(reader: VocabularyReader) -> Vocabulary | None:
                 reader.report(file_of(key), (key, index, "id"), f"the id {entry.id!r} is given twice")
             parts[key][entry.id] = entry
     return Vocabulary(**parts) if len(parts) == len(_PARTS) else None
-
-
-# -- consistency --
 
 
 def check(vocabulary: Vocabulary, reader: VocabularyReader) -> None:

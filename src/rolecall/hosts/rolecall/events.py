@@ -1,17 +1,7 @@
 """Our own format for hosts that have no module of their own: the eight events by name, each a JSON object.
 
-    session_start      {"session", "is_new"?, "cwd"?}
-    user_message       {"session", "text", "id"?}
-    subagent_spawn     {"session", "agent", "agent_id"}
-    subagent_complete  {"session", "agent"?, "agent_id", "last_message"?}
-    pre_tool_use       {"session", "agent"?, "agent_id"?, "tool", "input"?, "starts"?, "cwd"?}
-    post_tool_use      the same, and "error"?
-    session_end        {"session", "is_over"?}
-    context_compact    {"session"}
-
-Without "agent" and "agent_id", Lead is the caller. A tool call is judged by its "input" (`tool_shape`); "starts" is the
-kind of agent that the call starts. The answer is an object with those of the keys "block", "context" and "notice" that
-have a value, and the exit code is 0.
+docs/hooks.md lists the fields. A tool call is judged by its input (`tool_shape`). The answer is an object with those of
+the keys "block", "context" and "notice" that have a value, and the exit code is 0.
 """
 
 from __future__ import annotations
