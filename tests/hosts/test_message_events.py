@@ -229,6 +229,7 @@ def test_a_skill_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_a_decision_without_a_plan_is_refused(tmp_path: Path) -> None:
+    assert NO_PLAN.startswith("No active plan session")
     assert NO_PLAN in say(tmp_path, "[d] JSON it is").context
     assert not (tmp_path / PLAN).exists()
 

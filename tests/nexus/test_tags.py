@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolecall.nexus import catalog, tags
-from rolecall.nexus.tags import NO_PLAN, Activation, Detection, InlineAction, detect, refusal
+from rolecall.nexus.tags import Activation, Detection, InlineAction, detect
 
 CATALOG = catalog.load()
 TAGS = CATALOG.vocabulary.tags
@@ -211,23 +211,6 @@ def test_what_is_nearly_a_tag_is_pointed_out_and_does_nothing(message: str, told
     detection = detect(message, TAGS)
     assert [str(one) for one in detection.near_misses] == told
     assert detection.found == ()
-
-
-# -- actions that cannot be done --
-
-
-def test_a_decision_without_a_plan_is_refused_with_the_pinned_words() -> None:
-    [action] = found("[d] take A")
-    assert isinstance(action, InlineAction)
-    assert refusal(action, has_plan=False) == NO_PLAN
-    assert NO_PLAN.startswith("No active plan session")
-    assert refusal(action, has_plan=True) == ""
-
-
-def test_other_actions_need_no_plan() -> None:
-    for action in found("[m] a\n[m:gc] b\n[rule] c"):
-        assert isinstance(action, InlineAction)
-        assert refusal(action, has_plan=False) == ""
 
 
 # -- properties --

@@ -61,10 +61,8 @@ def check_target(path: str, root: str) -> None:
     be written, which would leave an installation incomplete."""
     file = folder = os.path.realpath(path)
     if root and not file.startswith(os.path.join(os.path.realpath(root), "")):
-        raise UsageError(
-            f"{path} leads out of the project by a link, so nothing is written there",
-            hint=Hint("Remove the link, or install for the user", "install_for_user"),
-        )
+        hint = Hint("Remove the link, or install for the user", "install_for_user")
+        raise UsageError(f"{path} leads out of the project by a link, so nothing is written there", hint=hint)
     while folder == file or not os.path.exists(folder):
         folder = os.path.dirname(folder)
     if not os.access(folder, os.W_OK | os.X_OK) or (os.path.exists(file) and not os.access(file, os.W_OK)):
@@ -115,6 +113,5 @@ def make(changes: Iterable[FileChange], *, roots: Sequence[str], is_private: boo
 
 
 def _storage_error(exc: OSError, path: str) -> StorageError:
-    return StorageError(
-        f"{path}: {exc.strerror or exc}", hint="Check the disk and the permissions, then try again."
-    )
+    hint = "Check the disk and the permissions, then try again."
+    return StorageError(f"{path}: {exc.strerror or exc}", hint=hint)

@@ -111,10 +111,9 @@ def load(folder: str | os.PathLike[str] | None = None) -> Catalog:
         return _load_own()
     reader = VocabularyReader(os.fspath(folder))
     if not os.path.isfile(reader.path(_MANIFEST)):
-        raise NotFound(
-            f"{reader.path(_MANIFEST)} does not exist, so {reader.folder} is not a catalogue",
-            hint="Name the folder of a nexus-core package, the one that has manifest.json in it.",
-        )
+        hint = "Name the folder of a nexus-core package, the one that has manifest.json in it."
+        problem = f"{reader.path(_MANIFEST)} does not exist, so {reader.folder} is not a catalogue"
+        raise NotFound(problem, hint=hint)
     manifest = reader.json(_MANIFEST, _MANIFEST_FORM)
     if manifest is None:
         raise _refusal(reader)

@@ -50,11 +50,7 @@ def _names(project: Folder, kind: str) -> list[str]:
     try:
         state_file.refuse_links(folder)
         with os.scandir(folder) as found:
-            return sorted(
-                entry.name
-                for entry in found
-                if entry.name.endswith(".md")
-                if not entry.name.startswith(".") and entry.is_file(follow_symlinks=False)
-            )
+            notes = (one for one in found if one.name.endswith(".md") and not one.name.startswith("."))
+            return sorted(note.name for note in notes if note.is_file(follow_symlinks=False))
     except (FileNotFoundError, NotADirectoryError, UsageError):
         return []

@@ -32,9 +32,7 @@ SETTING = "memory.autoDelete"
 """The configuration key that enables automatic deletion."""
 
 _DAY = 86_400
-_SUCCESSOR = re.compile(
-    r"\b(?:superseded|replaced) by\s+[`\[(*_\"']*([a-z0-9][a-z0-9-]*\.md)\b", re.IGNORECASE
-)
+_SUCCESSOR = re.compile(r"(?i)\b(?:superseded|replaced) by\s+[`\[(*_\"']*([a-z0-9][a-z0-9-]*\.md)\b")
 _PATH = re.compile(
     r"(?<![\w/:.~$@\\+-])(?:\.?[\w+-][\w.+@-]*/)+[\w.+@-]*|`\.?[\w+-][\w.+-]*\.[A-Za-z]\w{0,7}`"
 )

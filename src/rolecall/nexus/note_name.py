@@ -36,10 +36,8 @@ def file_name(name: str) -> str:
     if not is_file_name(full):
         has_bytes = "" if is_utf8(full) else ": it holds bytes that are not UTF-8"
         better = _kebab(name) if PATTERN.fullmatch(f"{_kebab(name)}.md") else "retry-limits"
-        raise UsageError(
-            f"{name!r} is not the name of a note{has_bytes}",
-            hint=f"Give the name alone, without a folder, such as {better}.md.",
-        )
+        hint = f"Give the name alone, without a folder, such as {better}.md."
+        raise UsageError(f"{name!r} is not the name of a note{has_bytes}", hint=hint)
     return full
 
 
@@ -59,10 +57,8 @@ def new_memory(name: str, category: str | None = None) -> str:
     full = file_name(name)
     written = category_of(full)
     if category and written and written != category:
-        raise UsageError(
-            f"{full} is named as {written}, but its category is to be {category}",
-            hint=f"Leave the prefix out, or call it {category}-{topic_of(full)}.md.",
-        )
+        hint = f"Leave the prefix out, or call it {category}-{topic_of(full)}.md."
+        raise UsageError(f"{full} is named as {written}, but its category is to be {category}", hint=hint)
     if category and not written:
         full = f"{category}-{full}"
     words = topic_of(full).split("-")

@@ -43,9 +43,8 @@ def use_harness(name: str) -> None:
     """From now on, keep the hooks' files under this harness name."""
     global _harness
     if not is_harness_id(name):
-        raise UsageError(
-            f"{name!r} is not the name of a harness", hint="Use lower-case letters, digits and hyphens."
-        )
+        hint = "Use lower-case letters, digits and hyphens."
+        raise UsageError(f"{name!r} is not the name of a harness", hint=hint)
     _harness = name
 
 
@@ -88,10 +87,8 @@ def find(start: Folder) -> str:
     """Return the project that contains a folder, which is the git work tree around the folder."""
     root = root_around(os.path.abspath(start))
     if root is None:
-        raise UsageError(
-            f"{os.path.abspath(start)} is not in a git repository, so it belongs to no project",
-            hint=Hint("Name its folder", "name_project"),
-        )
+        hint, start = Hint("Name its folder", "name_project"), os.path.abspath(start)
+        raise UsageError(f"{start} is not in a git repository, so it belongs to no project", hint=hint)
     return root
 
 

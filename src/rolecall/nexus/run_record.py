@@ -69,10 +69,8 @@ def run_alone(project: Folder) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder_words = os.pread(file, _LONGEST_LOCK, 0).decode(errors="replace").partition("\n")[0]
-            raise Conflict(
-                f"the plan is being run already, by {holder_words or 'another process'}",
-                hint="Wait for that run, or stop it: its threads are kept.",
-            ) from None
+            problem = f"the plan is being run already, by {holder_words or 'another process'}"
+            raise Conflict(problem, hint="Wait for that run, or stop it: its threads are kept.") from None
         process = json.dumps(holder.process(os.getpid()))
         os.ftruncate(file, 0)
         os.write(file, f"process {os.getpid()} since {project_paths.now()}\n{process}\n".encode())

@@ -84,10 +84,8 @@ def refuse_links(path: str) -> None:
     for name in (".nexus", *inner.split("/")[:-1]):
         at = f"{at}/{name}"
         if os.path.islink(at):
-            raise UsageError(
-                f"{at} is a link: what leads out of the project this way is neither read nor written",
-                hint="Put the file or folder itself in its place.",
-            )
+            problem = "what leads out of the project this way is neither read nor written"
+            raise UsageError(f"{at} is a link: {problem}", hint="Put the file or folder itself in its place.")
 
 
 def digest(*parts: Bytes) -> str:
@@ -147,10 +145,11 @@ def _wait_for(file: int, path: str) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         if end is not None and time.monotonic() > end:
-            raise Conflict(
-                f"another process still holds {path}, and did not release it in time: nothing was finished",
-                hint=f"See which one (`fuser {path}`); if it was stopped, continue or end it.",
+            problem = (
+                f"another process still holds {path}, and did not release it in time: nothing was finished"
             )
+            hint = f"See which one (`fuser {path}`); if it was stopped, continue or end it."
+            raise Conflict(problem, hint=hint)
         time.sleep(nap)
         nap = min(2 * nap, _LONGEST_NAP)
     raise Conflict("the call was cancelled while another process was writing", hint="Nothing was written.")

@@ -157,11 +157,6 @@ def _tags_at(
     return ([] if is_link else group), end
 
 
-def refusal(action: InlineAction, *, has_plan: bool) -> str:
-    """Return why an action cannot be carried out now, or an empty string if it can."""
-    return NO_PLAN if action.handler == "nx_plan_decide" and not has_plan else ""
-
-
 def _find_tag(written: str, tags: Mapping[str, Tag]) -> tuple[Tag, str] | None:
     """Return the tag that was written and its variant, or None. An exact trigger takes precedence over a variant of
     another tag."""
