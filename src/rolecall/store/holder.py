@@ -7,6 +7,7 @@ process is still alive; for another host only the deadline is known.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import NotRequired, TypedDict
 
 from rolecall.store.canonical import JsonObject
@@ -27,7 +28,13 @@ class Process(TypedDict):
 
 def me(token: str) -> Process:
     """Return this process as the holder of a lease. `token` distinguishes two runs of the same process."""
-    return {**process(os.getpid()), "token": token}
+    return {**_process_once(os.getpid()), "token": token}
+
+
+@lru_cache(1)
+def _process_once(pid: int) -> Process:
+    """Return our own process, which stays the same as long as its id does."""
+    return process(pid)
 
 
 def process(pid: int) -> Process:

@@ -314,12 +314,14 @@ def _ref_finder(schema: Any) -> _Finder | None:
     ]
     others, keys = _ref_finder(schema.get("additionalProperties")), _ref_finder(schema.get("propertyNames"))
     has_fields = keys or others or any(named.values()) or any(finder for _, finder in patterns)
-    if not (is_ref or branches or has_items or has_fields):
-        return None
+    if not (has_items or has_fields or (is_ref and branches) or len(branches) > 1):
+        return (
+            _add_ref if is_ref else branches[0] if branches else None
+        )  # fast, because most schemas end here
 
     def find(value: Any, found: dict[str, None]) -> None:
-        if is_ref and isinstance(value, str) and is_node_id(value):
-            found[value] = None
+        if is_ref:
+            _add_ref(value, found)
         for branch in branches:
             branch(value, found)
         if has_items and isinstance(value, (list, tuple)):  # a tuple has the same canonical bytes as a list
@@ -342,6 +344,11 @@ def _ref_finder(schema: Any) -> _Finder | None:
                     finder(item, found)
 
     return find
+
+
+def _add_ref(value: Any, found: dict[str, None]) -> None:
+    if isinstance(value, str) and is_node_id(value):
+        found[value] = None
 
 
 # A pattern without other metacharacters means the same in every regex engine.
