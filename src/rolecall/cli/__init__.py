@@ -12,11 +12,13 @@ import sys
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without importing typing for `--version`
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     Argument = Callable[[Any], object]
     """A function that adds one or more arguments to a parser or an argument group."""
+    Text = str | Iterable[str] | Callable[[], str]
+    """What people read: a text, its lines, or a function that is called only if the text is shown."""
 
 NOUNS = {
     "workflow": ("rolecall.cli.workflow*", "put, show, check, draw and try workflows"),
@@ -57,8 +59,8 @@ NOUNS = {
     "prove": ("rolecall.cli.prove", "show and check where a commit comes from"),
     "cost": ("rolecall.cli.cost", "show what threads have cost"),
     "status": ("rolecall.cli.status", "show project, threads, service and the next command"),
-    "help": ("rolecall.cli.help", "explain a command"),
-    "version": ("rolecall.cli.help", "print the version"),
+    "help": ("rolecall.cli.parser", "explain a command"),
+    "version": ("rolecall.cli.parser", "print the version"),
 }
 """Every noun with its module, which is imported on demand, and its line in the help."""
 
@@ -130,12 +132,14 @@ EXAMPLES = "rolecall init\nrolecall run hello -p 'A haiku about the sea'"
 
 
 class CommandResult:
-    """A command's result: the value to print as JSON or YAML, its text (indented JSON if None), and an exit code."""
+    """A command's result: the value to print as JSON or YAML, its text (indented JSON if None), an exit code, and a
+    line that is printed after the result on standard error."""
 
-    def __init__(self, value: Any, text: str | Callable[[], str] | None = None, code: int = 0) -> None:
+    def __init__(self, value: Any, text: Text | None = None, code: int = 0, *, note: str = "") -> None:
         self.value = value
         self.text = text
         self.code = code
+        self.note = note
 
 
 class Verb:
@@ -172,6 +176,11 @@ def verb(
 def argument(names: str, metavar: str | None, help: str | None, **options: Any) -> Argument:
     """Declare an argument by its name or names. `options` are passed on to `ArgumentParser.add_argument`."""
     return lambda parser: parser.add_argument(*names.split(), metavar=metavar, help=help, **options)
+
+
+def repeated(names: str, metavar: str, help: str, **options: Any) -> Argument:
+    """Declare an option that may be repeated. Its value is a list."""
+    return argument(names, metavar, help, action="append", default=[], **options)
 
 
 def flag(names: str, help: str, **options: Any) -> Argument:

@@ -59,9 +59,6 @@ def agents_table(findings: Iterable[AgentFinding]) -> str:
     return table(rows, ("agent", "version", "state", "to do"))
 
 
-# -- list --
-
-
 @verb(
     "agents list",
     "list the agents Rolecall can run and whether they are installed",
@@ -84,7 +81,15 @@ def list_agents(options: Namespace) -> CommandResult:
     found = {cast.name: finding for cast, finding in zip(casts, findings, strict=True)}
     rows = [_row(name, agent, found.get(name)) for name, agent in wanted.items()]
     if options.restrictions:
-        cells = [(row["agent"], _enforced_text(row["restrictions"])) for row in rows if row["restrictions"]]
+        cells = []
+        for row in rows:
+            if held := row["restrictions"]:
+                enforced = [word for word in held if held[word]]
+                missing = [word for word in held if not held[word]]
+                text = f"all but {', '.join(missing)}" if missing else "all"
+                if len(missing) > len(enforced):
+                    text = ", ".join(enforced) or "none"
+                cells.append((row["agent"], text))
         return CommandResult(rows, table(cells, ("agent", "enforces"), folds=True))
     if options.options:
         lines = []
@@ -93,7 +98,7 @@ def list_agents(options: Namespace) -> CommandResult:
             for option in row["options"]:
                 default = f" = {option['default']}" if option["default"] not in (None, "", []) else ""
                 lines.append(f"  {option['name']}: {option['type']}{default}")
-        return CommandResult(rows, "\n".join(lines[1:]))
+        return CommandResult(rows, lines[1:])
     shown = []
     for row in rows:
         installed = "–" if row["installed"] is None else row["installed"] and (row["version"] or "yes")
@@ -131,17 +136,6 @@ def _row(name: str, agent: Any, finding: AgentFinding | None) -> dict[str, Any]:
     }
 
 
-def _enforced_text(restrictions: Mapping[str, bool]) -> str:
-    enforced = [word for word in restrictions if restrictions[word]]
-    missing = [word for word in restrictions if not restrictions[word]]
-    if len(missing) > len(enforced):
-        return ", ".join(enforced) or "none"
-    return f"all but {', '.join(missing)}" if missing else "all"
-
-
-# -- test --
-
-
 @verb(
     "agents test",
     "ask an agent one short question; this costs money if its model does",
@@ -172,25 +166,25 @@ def test(options: Namespace) -> CommandResult | int:
     shown = mask.value(found)
     usage = shown["usage"] or {}
     cost = usage.get("cost")
-    tokens = f"{usage.get('input_tokens', 0):,} in, {usage.get('output_tokens', 0):,} out" if usage else ""
     lines = {
         "answer": " ".join(shown["answer"].split()) or "(none)",
         "ending": f"{shown['ending']}{': ' if shown['reason'] else ''}{shown['reason']}",
         "to do": shown["hint"] if not shown["ok"] else "",
         "session": shown["session"],
-        "tokens": tokens,
+        "tokens": f"{usage.get('input_tokens', 0):,} in, {usage.get('output_tokens', 0):,} out"
+        if usage
+        else "",
         "cost": f"${cost:.4f}" if cost is not None else "not reported",
         "time": f"{shown['seconds']} s",
     }
-    text = "\n".join(f"{name:8} {value}" for name, value in lines.items() if value)
+    text = [f"{name:8} {value}" for name, value in lines.items() if value]
     return CommandResult(shown, text, code=0 if shown["ok"] else FAILED)
 
 
 async def _try(
     options: Namespace, cast: Cast, env: Mapping[str, str], mask: Mask
 ) -> tuple[dict[str, Any], bool]:
-    """Ask the agent a short question. Return its reply or failure, both in the same form, and whether a signal stopped
-    the agent."""
+    """Return the agent's reply or failure, both in the same form, and whether a signal stopped the agent."""
 
     class Live(View):
         """A view of the agent's messages and actions while the agent runs."""

@@ -14,14 +14,15 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall, Thread
-from rolecall.cli import argument, asking, either, flag, hints
-from rolecall.cli.output import short, tell, under_this_name
+from rolecall.cli import argument, asking, either, flag, hints, repeated
+from rolecall.cli.output import between, short, tell, under_this_name
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings import config
 from rolecall.store.lazy import Module
 from rolecall.threads.thread import LIMITS
 
 if TYPE_CHECKING:
+    from rolecall.cli import Argument
     from rolecall.settings import mask
     from rolecall.threads import casting
 else:
@@ -57,14 +58,25 @@ def parse_limit(text: str, kinds: Collection[str] = LIMITS) -> tuple[str, float]
     return name, value
 
 
+_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+
+def parse_duration(text: str) -> int:
+    """Parse a duration such as 90s, 30m, 1h, 2d or 0, and return it in milliseconds."""
+    if text == "0":
+        return 0
+    if text[-1:] not in _UNITS or not text[:-1].isdecimal():
+        raise ArgumentTypeError(f"{text!r} is not a time such as 90s, 30m, 1h, 2d or 0")
+    return int(text[:-1]) * _UNITS[text[-1]]
+
+
 def parse_time(text: str) -> int:
     """Parse a time and return it in milliseconds. The text is an age, `all`, or a date with or without a time of day;
     the date is local by default."""
     if text == "all":
         return 0
-    units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-    if text[-1:] in units and text[:-1].isdecimal():
-        return max(time_ns() // 1_000_000 - int(text[:-1]) * units[text[-1]], 0)
+    if text[-1:] in _UNITS and text[:-1].isdecimal():
+        return max(time_ns() // 1_000_000 - parse_duration(text), 0)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError) as error:
@@ -84,18 +96,13 @@ THREAD = argument(
 )
 CWD = argument("--cwd", "DIR", "the work folder (default: this one)")
 AGENT = argument(
-    "--agent",
-    "NAME",
-    "the agent that plays every role, instead of the roles' own agents",
-    type=parse_agent,
+    "--agent", "NAME", "the agent that plays every role, instead of the roles' own agents", type=parse_agent
 )
-LIMIT = argument(
+LIMIT = repeated(
     "--limit",
     "NAME=VALUE",
     f"suspend the thread at this limit: {', '.join(LIMITS)}, or for one role: ROLE.steps=3",
     type=parse_limit,
-    action="append",
-    default=[],
 )
 
 RUN = (flag("--run", "continue at once, as `thread run` does"), AGENT)
@@ -103,6 +110,12 @@ REUSE = either(
     flag("--reuse", "reuse finished steps of other threads with the same prompt, agent and files"),
     flag("--fresh", "ask every role, even if the workflow allows reuse"),
 )
+
+
+def at_once(what: str, default: int) -> Argument:
+    """Declare the option that limits how many threads or tasks run in parallel."""
+    how = f"how many {what} run at once (default: {default})"
+    return argument("--at-once", "N", how, type=between(1), default=default)
 
 
 def wants_reuse(options: Namespace) -> bool | None:

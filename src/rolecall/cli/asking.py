@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeVar, overload
+from typing import TypeVar
 
 from rolecall.cli import hints
 from rolecall.cli.output import printable, tell
@@ -27,17 +27,9 @@ def ask(question: str, check: Callable[[str], T], *, mark: str = ":") -> T:
         try:
             return check(answer)
         except RolecallError as error:
-            tell(
-                "\n".join(
-                    filter(None, (f"  {error.message}", f"  {hints.word(error.hint)}" if error.hint else ""))
-                )
-            )
+            tell(f"  {error.message}" + (f"\n  {hints.word(error.hint)}" if error.hint else ""))
 
 
-@overload
-def ask_choice(question: str, choices: Sequence[str], *, default: int) -> int: ...
-@overload
-def ask_choice(question: str, choices: Sequence[str], *, is_required: bool) -> int | None: ...
 def ask_choice(
     question: str, choices: Sequence[str], *, is_required: bool = False, default: int | None = None
 ) -> int | None:
@@ -64,10 +56,7 @@ def confirm(question: str, otherwise: str, *, problem: str = "", default: bool =
     """Ask a yes-or-no question; an empty answer selects the default. Without a terminal, raise an error whose message
     is `problem` (or the question, if no `problem` is given) and whose hint is `otherwise`."""
     if not can_ask():
-        raise UsageError(
-            problem or f"{question} Nobody can be asked without a terminal.",
-            hint=otherwise,
-        )
+        raise UsageError(problem or f"{question} Nobody can be asked without a terminal.", hint=otherwise)
     answers = {"": default, "y": True, "yes": True, "n": False, "no": False}
 
     def check(text: str) -> bool:

@@ -28,23 +28,15 @@ _ALIASES |= {"@ocas/schema": META, "@ocas/bool": BUILTIN["boolean"]}
 _NODE = argument("node", "ID", "an id, or an unambiguous beginning of one")
 
 
-def _open(options: Namespace) -> Store:
-    return open_store(options.store, create=False)
-
-
 def _type_id(store: Store, text: str) -> str:
     return _ALIASES.get(text) or BUILTIN.get(text) or store.resolve(text)
 
 
 def _read_data(argument: str) -> Any:
-    """Parse an argument that is JSON, or that names where the JSON is: `-`, `@FILE`, or the plain name of a file or a
-    pipe."""
+    """Parse JSON, or read it from where the argument says: `-`, `@FILE`, or the plain name of a file or a pipe."""
     is_file = os.path.exists(argument) and not os.path.isdir(argument)
     is_marked = argument == "-" or argument.startswith("@")
     return parse_json(read_file(argument) if is_file and not is_marked else read_input(argument))
-
-
-# -- nodes --
 
 
 @verb(
@@ -56,7 +48,7 @@ def _read_data(argument: str) -> Any:
     STORE,
 )
 def get(options: Namespace) -> CommandResult:
-    with _open(options) as store:
+    with open_store(options.store, create=False) as store:
         node = store.get(store.resolve(options.node))
     shown = {"type": node.type, "payload": node.payload}
     return CommandResult({**shown, "timestamp": node.created} if options.timestamp else shown)
@@ -100,7 +92,7 @@ def put_text(options: Namespace) -> CommandResult:
 )
 def has(options: Namespace) -> CommandResult:
     try:
-        with _open(options) as store:
+        with open_store(options.store, create=False) as store:
             exists = store.has(store.resolve(options.node))
     except NotFound:
         exists = False
@@ -109,9 +101,9 @@ def has(options: Namespace) -> CommandResult:
 
 @verb("cas refs", "list the ids a node refers to", "rolecall cas refs 25FJMAAD4ZDV5", _NODE, STORE)
 def list_refs(options: Namespace) -> CommandResult:
-    with _open(options) as store:
+    with open_store(options.store, create=False) as store:
         refs = list(store.refs_of(store.resolve(options.node)))
-    return CommandResult({"refs": refs}, "\n".join(refs))
+    return CommandResult({"refs": refs}, refs)
 
 
 @verb(
@@ -127,7 +119,7 @@ def walk(options: Namespace) -> None:
     found: list[str] = []
     dangling: list[dict[str, str]] = []
     damage: Damaged | None = None
-    with _open(options) as store:
+    with open_store(options.store, create=False) as store:
         root = store.resolve(options.node)
         store.get(root)  # a missing node is an error, not a reply
         try:
@@ -146,12 +138,9 @@ def walk(options: Namespace) -> None:
         raise damage
 
 
-# -- the store --
-
-
 @verb("cas stats", "print figures about the store", "rolecall cas stats", STORE)
 def stats(options: Namespace) -> CommandResult:
-    with _open(options) as store:
+    with open_store(options.store, create=False) as store:
         size = store.backend.size()
         types = [
             {"hash": type_id, "title": _title(store, type_id), "nodes": nodes}
@@ -165,12 +154,9 @@ def stats(options: Namespace) -> CommandResult:
     return CommandResult({**size, "types": types}, f"{head}\n\n{table(rows, ('nodes', 'type', 'title'))}")
 
 
-# -- types --
-
-
 @verb("cas schema list", "list the types", "rolecall cas schema list", STORE)
 def list_schemas(options: Namespace) -> CommandResult:
-    with _open(options) as store:
+    with open_store(options.store, create=False) as store:
         found = [{"hash": node, "title": _title(store, node)} for node in store.of_type(META)]
     return CommandResult(found, table([(row["hash"], row["title"]) for row in found], ("type", "title")))
 
@@ -183,7 +169,7 @@ def list_schemas(options: Namespace) -> CommandResult:
     STORE,
 )
 def get_schema(options: Namespace) -> CommandResult:
-    with _open(options) as store:
+    with open_store(options.store, create=False) as store:
         return CommandResult(store.type(_type_id(store, options.type)).schema)
 
 
@@ -202,7 +188,6 @@ def put_schema(options: Namespace) -> CommandResult:
 
 
 def _title(store: Store, type_id: str) -> str:
-    """Return a schema's title, or else its description or type."""
     try:
         schema = store.type(type_id).schema
     except (NotFound, UsageError):

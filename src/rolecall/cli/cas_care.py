@@ -3,12 +3,13 @@ because they import more than a command that reads a node."""
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from functools import partial
 
 from rolecall.api import Rolecall
 from rolecall.cli import CommandResult, argument, flag, verb
-from rolecall.cli.output import STORE, ProgressLine, plural
+from rolecall.cli.arguments import parse_duration
+from rolecall.cli.output import STORE, count_progress, plural
 from rolecall.errors import Damaged
 from rolecall.settings.stores import open_store
 from rolecall.store import bundle, verify
@@ -20,10 +21,8 @@ _KEEP_GOING = flag("--keep-going", "copy the intact nodes if some are damaged (e
 
 @verb("cas reindex", "rebuild all data derived from the nodes", "rolecall cas reindex", STORE)
 def reindex(options: Namespace) -> CommandResult:
-    progress = ProgressLine("reindexed")
-    with open_store(options.store, create=False) as store:
+    with open_store(options.store, create=False) as store, count_progress("reindexed") as progress:
         done = verify.reindex(store, progress=progress)
-    progress.clear()
     text = f"{done.nodes} nodes of {done.types} types; {done.corrected} entries corrected"
     return CommandResult({"status": "reindexed", **done._asdict()}, text)
 
@@ -38,8 +37,8 @@ def reindex(options: Namespace) -> CommandResult:
 )
 def verify_store(options: Namespace) -> CommandResult:
     problems: list[verify.Fault] = []
-    count, progress = 0, ProgressLine("verified")
-    with open_store(options.store, create=False) as store:
+    count = 0
+    with open_store(options.store, create=False) as store, count_progress("verified") as progress:
         for done in verify.verify(store, [store.resolve(node) for node in options.nodes]):
             count += done.nodes
             problems += done.problems
@@ -50,23 +49,12 @@ def verify_store(options: Namespace) -> CommandResult:
             except Damaged:
                 if not problems:  # otherwise the damage has been reported already
                     raise
-    progress.clear()
     verdict = plural(len(problems), "problem") if problems else "ok"
     shown = {"status": verdict, "nodes": count, "problems": [problem._asdict() for problem in problems]}
     lines = [f"{problem.kind:10} {problem.node} {problem.text}" for problem in problems]
     is_damaged = any(problem.kind in verify.DAMAGE for problem in problems)
     code = 4 if is_damaged else 1 if problems else 0
-    return CommandResult(shown, "\n".join([*lines, f"{count} nodes: {verdict}"]), code)
-
-
-def _duration(text: str) -> int:
-    """Parse a duration (90s, 30m, 1h, 2d, or 0) into milliseconds."""
-    units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-    if text == "0":
-        return 0
-    if text[-1:] not in units or not text[:-1].isdecimal():
-        raise ArgumentTypeError(f"{text!r} is not a time such as 90s, 30m, 1h, 2d or 0")
-    return int(text[:-1]) * units[text[-1]]
+    return CommandResult(shown, [*lines, f"{count} nodes: {verdict}"], code)
 
 
 @verb(
@@ -78,7 +66,7 @@ def _duration(text: str) -> int:
         "--grace",
         "TIME",
         "keep what was stored within this time, e.g. 90s, 30m, 1h (default), 2d",
-        type=_duration,
+        type=parse_duration,
         default=3_600_000,
     ),
     flag("--force", "remove even if something in use refers to a missing node"),
@@ -90,10 +78,7 @@ def gc(options: Namespace) -> CommandResult:
         copies = rolecall.remove_copies(grace_ms=options.grace) if options.delete else []
         files = kept_files.collect(rolecall.store, delete=options.delete, grace_ms=options.grace)
     shown = {
-        "total": done.total,
-        "reachable": done.reachable,
-        "young": done.young,
-        "collected": done.collected,
+        **done._asdict(),
         "deleted": options.delete,
         "dangling": [visit._asdict() for visit in done.dangling],
         "sample": list(done.sample),
@@ -119,7 +104,7 @@ def gc(options: Namespace) -> CommandResult:
             lines.append(f"{plural(files.removed, 'tree')} of files can be removed: no step names them")
         if done.collected or files.removed:
             lines.append("Nothing was changed. `rolecall cas gc --delete` removes them.")
-    return CommandResult(shown, "\n".join(lines))
+    return CommandResult(shown, lines)
 
 
 @verb(
@@ -133,8 +118,7 @@ def gc(options: Namespace) -> CommandResult:
     STORE,
 )
 def export(options: Namespace) -> CommandResult:
-    progress = ProgressLine("exported")
-    with open_store(options.store, create=False) as store:
+    with open_store(options.store, create=False) as store, count_progress("exported") as progress:
         nodes = [store.resolve(node) for node in options.nodes]
         copied = bundle.export_to(
             store,
@@ -144,7 +128,6 @@ def export(options: Namespace) -> CommandResult:
             progress=progress,
             add_files=None if options.no_files else partial(kept_files.add_to_bundle, store),
         )
-    progress.clear()
     return _reply_copied(copied, f"exported to {options.path}")
 
 
@@ -159,8 +142,7 @@ def export(options: Namespace) -> CommandResult:
     STORE,
 )
 def import_bundle(options: Namespace) -> CommandResult:
-    progress = ProgressLine("imported")
-    with open_store(options.store) as store:
+    with open_store(options.store) as store, count_progress("imported") as progress:
         copied = bundle.import_from(
             store,
             options.path,
@@ -169,7 +151,6 @@ def import_bundle(options: Namespace) -> CommandResult:
             progress=progress,
             take_files=None if options.no_files else partial(kept_files.take_from_bundle, store),
         )
-    progress.clear()
     return _reply_copied(copied, f"imported from {options.path}")
 
 
@@ -180,4 +161,4 @@ def _reply_copied(copied: bundle.Copied, what: str) -> CommandResult:
     lines += [f"{problem['kind']}: {problem['node']} {problem['text']}" for problem in problems]
     is_damaged = any(problem["kind"] in ("damaged", "container", "missing") for problem in problems)
     shown = copied._asdict() | {"problems": problems, "kept": list(copied.kept)}
-    return CommandResult(shown, "\n".join(lines), code=4 if is_damaged else 0)
+    return CommandResult(shown, lines, code=4 if is_damaged else 0)

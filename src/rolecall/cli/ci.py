@@ -12,7 +12,7 @@ import sys
 from argparse import Namespace
 
 from rolecall.api import Event, Thread
-from rolecall.cli import CommandResult, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, repeated, verb
 from rolecall.cli.arguments import AGENT, LIMIT, WORKFLOW
 from rolecall.cli.output import format_of, read_input, say
 from rolecall.cli.thread_outcome import CODES
@@ -34,12 +34,10 @@ from rolecall.settings import forge
         "the task, which the text of the event follows; @FILE reads a file (default: only the event)",
         default="",
     ),
-    argument(
+    repeated(
         "--allow",
         "NAME",
         "only these people may start and continue threads; may be repeated (default: people with push access)",
-        action="append",
-        default=[],
     ),
     flag("--open", "let events caused by anybody start a thread; comments still need --allow"),
     flag(

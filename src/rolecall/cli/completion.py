@@ -77,19 +77,14 @@ Candidate = tuple[str, str]
     has_reply=False,
 )
 def complete(options: Namespace) -> None:
-    if options.words:
-        for line in _lines(options.shell, options.words):
-            print(line)
-    elif options.shell in _SCRIPTS:
-        print(_SCRIPTS[options.shell], end="")
-    else:
-        script = shtab.complete(build_parser(), options.shell)
+    shell, words, before = options.shell, options.words, ""
+    if not words and shell in _SCRIPTS:
+        print(_SCRIPTS[shell], end="")
+        return
+    if not words:
+        script = shtab.complete(build_parser(), shell)
         print(script + re.sub(r"\ncomplete rolecall ", "\ncomplete uwf ", script))
-
-
-def _lines(shell: str, words: list[str]) -> Iterator[str]:
-    """Yield the candidates in the form that the shell's script reads."""
-    before = ""
+        return
     if shell == "bash":
         # Bash splits `--agent=acp:x` into five words and replaces only the part after the colon.
         line = re.sub("\n:\n?", ":", "\n".join(words)).replace("\n=\n", "\n").removesuffix("=")
@@ -102,11 +97,11 @@ def _lines(shell: str, words: list[str]) -> Iterator[str]:
     for text, about in found:
         about = " ".join(about.split())
         if shell == "zsh":
-            yield text.replace(":", "\\:") + (f":{about}" if about else "")
+            print(text.replace(":", "\\:") + (f":{about}" if about else ""))
         elif shell == "fish":
-            yield f"{text}\t{about}" if about else text
+            print(f"{text}\t{about}" if about else text)
         else:
-            yield text.removeprefix(before)
+            print(text.removeprefix(before))
 
 
 def _candidates(words: list[str]) -> Iterator[Candidate]:

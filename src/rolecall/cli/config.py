@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from rolecall.agents import ADAPTERS
 from rolecall.cli import CommandResult, argument, flag, hints, verb
-from rolecall.cli.output import dump_yaml, read_input, warn
+from rolecall.cli.output import dump_yaml, read_input, warn, word_value
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config, config_file, settings
 from rolecall.settings.mask import MASKED, hide_secrets
@@ -23,10 +22,15 @@ _KEY = argument("key", "KEY", "joined by dots: providers.openrouter.baseUrl")
 _AGENTS = (*ADAPTERS, "human")
 
 
-def _look_up(path: settings.Path) -> Any:
-    found: Any = config.load()
+def find_setting(found: Any, path: settings.Path) -> Any:
+    """Return the value of a setting, or None if it is not set."""
     for step in path:
         found = found.get(step) if isinstance(found, dict) else None
+    return found
+
+
+def _look_up(path: settings.Path) -> Any:
+    found = find_setting(config.load(), path)
     if found is None:
         key = settings.key_of(path)
         raise NotFound(f"{key} is not set", hint=f"`rolecall config set {key} VALUE` sets it.")
@@ -37,11 +41,10 @@ def _as_typed(value: Any) -> str:
     """Return a value in the form that `config set` reads, and a section as YAML."""
     if isinstance(value, dict):
         return dump_yaml(value).rstrip()
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return word_value(value)
 
 
 def _mask(name: str, value: Any) -> Any:
-    """Return a setting's value with its secrets masked."""
     return config.mask().value(hide_secrets({name: value}, MASKED))[name]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
 
 from rolecall.checks import conformance
-from rolecall.cli import CommandResult, argument, verb
-from rolecall.cli.output import ProgressLine, table
+from rolecall.cli import CommandResult, argument, repeated, verb
+from rolecall.cli.output import count_progress, table
 from rolecall.nexus.conformance import ConformanceReport
 
 
@@ -23,14 +24,11 @@ from rolecall.nexus.conformance import ConformanceReport
         choices=tuple(conformance.OVER),
         default="all",
     ),
-    argument("--only", "TEST_ID", "only this case; may be repeated", action="append", default=[]),
+    repeated("--only", "TEST_ID", "only this case; may be repeated"),
 )
 def run(options: Namespace) -> CommandResult:
-    progress = ProgressLine("cases")
-    try:
+    with count_progress("cases") as progress:
         report = conformance.run(options.folder, over=options.over, only=options.only, done=progress)
-    finally:
-        progress.clear()
     shown = {
         "passed": report.is_good,
         "summary": report.counts,
@@ -41,37 +39,38 @@ def run(options: Namespace) -> CommandResult:
         "mistakes": [mistake._asdict() for mistake in report.mistakes],
         "passed_over": list(report.passed_over),
     }
-    return CommandResult(shown, lambda: _text(report), code=0 if report.is_good else 1)
+    return CommandResult(shown, _word(report), code=0 if report.is_good else 1)
 
 
-def _text(report: ConformanceReport) -> str:
+def _word(report: ConformanceReport) -> Iterator[str]:
     rows, over = [], report.over
     for result in report.results:
         failed = {failure.over for failure in result.failures}
         outcomes = {door: "failed" if door in failed else "passed" for door in result.over}
         missing = "not run" if result.status == "not run" else "-"
         rows.append((result.test_id, *(outcomes.get(door, missing) for door in over), result.file))
-    blocks = [table(rows, ("test_id", *over, "file"))] if rows else []
+    if rows:
+        yield table(rows, ("test_id", *over, "file")) + "\n"
     for result in report.results:
-        lines = []
-        for failure in result.failures:
-            where = ", ".join(part for part in (failure.at, failure.what, failure.path) if part)
-            found = f"expected {failure.expected}, found {failure.found}"
-            lines.append(f"  over {failure.over}, {where}: {found}")
-        if lines:
-            blocks.append("\n".join([f"{result.test_id} in {result.file} failed:", *lines]))
-    lines = []
-    for mistake in report.mistakes:
-        case = f" ({mistake.test_id})" if mistake.test_id else ""
-        place = f", {mistake.place}" if mistake.place else ""
-        lines.append(f"  {mistake.file}{place}{case}: {mistake.problem}")
-    if lines:
-        blocks.append("\n".join(["malformed:", *lines]))
+        if result.failures:
+            yield f"{result.test_id} in {result.file} failed:"
+            for failure in result.failures:
+                where = ", ".join(filter(None, (failure.at, failure.what, failure.path)))
+                found = f"expected {failure.expected}, found {failure.found}"
+                yield f"  over {failure.over}, {where}: {found}"
+            yield ""
+    if report.mistakes:
+        yield "malformed:"
+        for mistake in report.mistakes:
+            case = f" ({mistake.test_id})" if mistake.test_id else ""
+            place = f", {mistake.place}" if mistake.place else ""
+            yield f"  {mistake.file}{place}{case}: {mistake.problem}"
+        yield ""
     if report.passed_over:
-        blocks.append(f"skipped, because they are schemas: {', '.join(report.passed_over)}")
+        yield f"skipped, because they are schemas: {', '.join(report.passed_over)}\n"
     counts = report.counts
     summary = [f"{counts['passed']} passed", f"{counts['failed']} failed"]
     reasons = ", ".join(dict.fromkeys(result.reason for result in report.results if result.reason))
     summary += [f"{counts['not_run']} not run: {reasons}"] if counts["not_run"] else []
     summary += [f"{counts['malformed']} malformed"] if counts["malformed"] else []
-    return "\n\n".join([*blocks, ", ".join(summary)])
+    yield ", ".join(summary)

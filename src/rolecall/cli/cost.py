@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rolecall.api import reader
@@ -36,7 +37,7 @@ def cost(options: Namespace) -> CommandResult:
         "rows": [_describe(row) for row in rows],
         "total": _describe(total),
     }
-    return CommandResult(shown, lambda: _text(options.by, total, rows))
+    return CommandResult(shown, _word(options.by, total, rows))
 
 
 def _describe(group: Spent) -> dict[str, Any]:
@@ -57,40 +58,36 @@ def _describe(group: Spent) -> dict[str, Any]:
     }
 
 
-def _text(by: str, total: Spent, rows: list[Spent]) -> str:
+def _word(by: str, total: Spent, rows: list[Spent]) -> Iterator[str]:
     if not rows:
-        return "nothing was used in this period"
-    has_threads = by == "workflow"
-    headings = [by, *(["title"] if by == "thread" else ["completed"] if has_threads else [])]
-    headings += ["steps", "tokens", "reported"]
-    headings += ["estimated"] if total.estimated else []
-    headings += ["unknown"] if total.unknown else []
-    headings += ["each"] if has_threads else []
-
-    def cells(row: Spent) -> list[Any]:
-        found: list[Any] = [row.name]
-        if by == "thread":
-            found = [row.name if row is total else row.name[-6:], row.title]
-        elif has_threads:
-            found.append(f"{row.completed} of {row.threads}" if row.threads else "")
-        found += [
-            row.amount.steps,
-            row.amount.tokens or "",
-            money(row.amount.cost) if row.amount.cost else "",
-        ]
-        found += [money(row.estimated) if row.estimated else ""] if total.estimated else []
-        found += [row.unknown or ""] if total.unknown else []
-        if has_threads:
-            is_known = row.completed and row.spent and not row.unknown
-            found.append(money(row.spent / row.completed) if is_known else "")
-        return found
-
-    lines = [table([cells(row) for row in [*rows[:_MOST], total]], headings)]
-    lines += [f"and {len(rows) - _MOST} more: add --json"] if rows[_MOST:] else []
-    if has_threads:
-        lines.append("each: reported and estimated cost per completed thread, if none of it is unknown")
+        yield "nothing was used in this period"
+        return
+    shown = [*rows[:_MOST], total]
+    columns: dict[str, list[Any]] = {by: [row.name for row in shown]}
+    if by == "thread":
+        columns = {by: [*(row.name[-6:] for row in rows[:_MOST]), total.name]}
+        columns["title"] = [row.title for row in shown]
+    if by == "workflow":
+        columns["completed"] = [f"{row.completed} of {row.threads}" if row.threads else "" for row in shown]
+    columns["steps"] = [row.amount.steps for row in shown]
+    columns["tokens"] = [row.amount.tokens or "" for row in shown]
+    columns["reported"] = [money(row.amount.cost) if row.amount.cost else "" for row in shown]
     if total.estimated:
-        lines.append("estimated: steps without a reported cost, priced like the same agent's other tokens")
+        columns["estimated"] = [money(row.estimated) if row.estimated else "" for row in shown]
     if total.unknown:
-        lines.append("unknown: steps whose agent has never reported a cost; no amount includes them")
-    return "\n".join(lines)
+        columns["unknown"] = [row.unknown or "" for row in shown]
+    if by == "workflow":
+        known = [row.completed and row.spent and not row.unknown for row in shown]
+        columns["each"] = [
+            money(row.spent / row.completed) if is_known else ""
+            for row, is_known in zip(shown, known, strict=True)
+        ]
+    yield table(list(zip(*columns.values(), strict=True)), list(columns))
+    if rows[_MOST:]:
+        yield f"and {len(rows) - _MOST} more: add --json"
+    if by == "workflow":
+        yield "each: reported and estimated cost per completed thread, if none of it is unknown"
+    if total.estimated:
+        yield "estimated: steps without a reported cost, priced like the same agent's other tokens"
+    if total.unknown:
+        yield "unknown: steps whose agent has never reported a cost; no amount includes them"

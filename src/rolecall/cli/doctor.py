@@ -74,7 +74,7 @@ def doctor(options: Namespace) -> CommandResult:
         with reader(options.store) as rolecall:
             diagnosis, others, unready = _diagnose(options, rolecall, settings, place, checks)
     shown = mask.value(_as_json(diagnosis, others))
-    text = mask.text("\n".join(_lines(diagnosis, others, unready, mask)))
+    text = mask.text("\n".join(_word(diagnosis, others, unready, mask)))
     return CommandResult(shown, text, code=0 if diagnosis.is_ready else 1)
 
 
@@ -118,12 +118,9 @@ def _diagnose(
     proposed = next((name for name in (*ready, *programs) if installed[name]), None)
     if proposed:
         fix = f"{proposed} is installed: `rolecall config set defaultAgent {proposed}`, or use --agent {proposed}."
-        needs = [
-            replace(need, trouble=need.trouble._replace(fix=fix))
-            if need.trouble and need.lacks_agent
-            else need
-            for need in needs
-        ]
+        for at, need in enumerate(needs):
+            if need.trouble and need.lacks_agent:
+                needs[at] = replace(need, trouble=need.trouble._replace(fix=fix))
     besides = [*known, *preset_agents()] if options.all else []
     if default:  # worth checking even before there is a workflow
         with suppress(RolecallError):  # the check of the configuration reports an unknown name
@@ -131,9 +128,6 @@ def _diagnose(
     found = asyncio.run(diagnose(needs, place, settings=settings, besides=besides, checks=checks))
     others = {name: is_there for name, is_there in installed.items() if name not in found.findings}
     return found, others, [] if ready else list(programs.values())
-
-
-# -- as JSON --
 
 
 def _as_json(diagnosis: Diagnosis, others: dict[str, bool]) -> dict[str, Any]:
@@ -176,10 +170,7 @@ def _with_fix(found: Check | Trouble) -> dict[str, Any]:
     return {**found._asdict(), "fix": hints.word(found.fix)}
 
 
-# -- as text --
-
-
-def _lines(
+def _word(
     diagnosis: Diagnosis, others: dict[str, bool], unready: list[AgentFinding], mask: Mask
 ) -> Iterator[str]:
     rows = []
@@ -193,15 +184,10 @@ def _lines(
             how = finding.signed_in.how.partition(" is ")[0]
             signed_in = f"yes ({how})" if finding.signed_in.state == "yes" else finding.signed_in.state
         color = "green" if finding.is_ready else "red" if needs else "yellow"
-        rows.append(
-            (
-                mask.text(finding.agent),  # masked before the table shortens the name
-                finding.version or _NONE,
-                signed_in,
-                "; ".join(f"{name}: {', '.join(names)}" for name, names in roles.items()) or _NONE,
-                paint(finding.state, color),
-            )
-        )
+        name = mask.text(finding.agent)  # before the table shortens the name
+        needed_by = "; ".join(f"{workflow}: {', '.join(names)}" for workflow, names in roles.items())
+        state = paint(finding.state, color)
+        rows.append((name, finding.version or _NONE, signed_in, needed_by or _NONE, state))
     if rows:
         yield table(rows, ("agent", "version", "signed in", "needed by", "state"))
         yield ""

@@ -12,27 +12,24 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rolecall.api import Rolecall, reader
-from rolecall.cli import CommandResult, argument, flag, verb
-from rolecall.cli.arguments import in_this_store, parse_limit
+from rolecall.cli import CommandResult, argument, flag, repeated, verb
+from rolecall.cli.arguments import at_once, in_this_store, parse_limit
 from rolecall.cli.group_view import duration
 from rolecall.cli.output import (
     STORE,
     LastLine,
-    between,
     columns_of_terminal,
     format_of,
     plural,
     say,
     short,
-    show,
     table,
-    tell,
     warn,
     write_file,
 )
@@ -47,7 +44,6 @@ if TYPE_CHECKING:
     from rolecall.cli import Argument
     from rolecall.evals import check as proving
     from rolecall.evals.begin import EvalPlan
-    from rolecall.evals.records import Calibration
     from rolecall.evals.results import Report, Summary
 else:
     proving = Module("rolecall.evals.check")
@@ -60,28 +56,18 @@ _MOST_REASONS = 10
 _LEAST_REASON = 20
 
 SUITE = argument("suite", "SUITE", "the YAML file of a suite")
-_ONLY = argument(
-    "--only", "TAG", "only tasks with this tag or id; may be repeated", action="append", default=[]
-)
+_ONLY = repeated("--only", "TAG", "only tasks with this tag or id; may be repeated")
 _RUN = argument("run", "RUN", "a run, by a part of its id (default: the newest)", nargs="?", default="")
 
 
 LIMITS: tuple[Argument, ...] = (
     _ONLY,
-    argument(
-        "--at-once",
-        "N",
-        f"how many threads run at once (default: {DEFAULT_AT_ONCE})",
-        type=between(1),
-        default=DEFAULT_AT_ONCE,
-    ),
-    argument(
+    at_once("threads", DEFAULT_AT_ONCE),
+    repeated(
         "--limit",
         "NAME=VALUE",
         "suspend the run at this limit: cost or minutes of all its threads",
         type=partial(parse_limit, kinds=("cost", "minutes")),
-        action="append",
-        default=[],
     ),
 )
 SELECTION: tuple[Argument, ...] = (
@@ -93,9 +79,6 @@ SELECTION: tuple[Argument, ...] = (
 """The options shared by commands that run a suite."""
 
 
-# -- run --
-
-
 @verb(
     "eval run",
     "run a suite: a thread for each variant, task and repeat; continues an interrupted run",
@@ -104,23 +87,34 @@ SELECTION: tuple[Argument, ...] = (
     *SELECTION,
     STORE,
 )
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> CommandResult:
     with Rolecall(options.store) as rolecall:
         evals = rolecall.evals()
         plan = evals.plan(options.suite, only=options.only, is_fresh=options.fresh, is_new=options.new)
         report, is_stopped = follow(options, plan, evals.run)
-        show(options, report.dump(), lambda: describe(report))
-        return end(options, "run", report, is_stopped)
+        code, note = end(options, "run", report, is_stopped)
+    return CommandResult(report.dump(), describe(report), code, note=note)
 
 
 def follow(options: Namespace, plan: EvalPlan, play: Callable[..., Awaitable[Played]]) -> tuple[Played, bool]:
     """Run a plan and show its progress. Return the result of `play`, and whether the run was interrupted."""
-    is_text = format_of(options) == "text"
-    if is_text:
-        _tell_plan(plan, is_compared=bool(getattr(options, "against", None)))
     done = plan.going_on.read_results() if plan.going_on else {}
     counts = {name: sum(one.outcome == name for one in done.values()) for name in ("passed", "failed")}
-    view = CellLines(plan.threads, counts) if is_text else EventRecords(options, ("cell",))
+    view: View = EventRecords(options, ("cell",))
+    if format_of(options) == "text":
+        view, suite = CellLines(plan.threads, counts), plan.suite
+        parts = (plural(len(suite.variants), "variant"), plural(len(plan.tasks), "task"))
+        product = " × ".join((*parts, plural(suite.repeat, "repeat")))
+        say(f"{suite.name}: {product} = {plural(plan.threads, 'thread')}")
+        if getattr(options, "against", None) or len(suite.variants) > 1:
+            least = plan.smallest_difference
+            shown = f"{least * 100:.0f} points" if least is not None else "none, with so few tasks"
+            say(f"smallest detectable drop from a pass rate of 70 %: {shown}")
+        for name, paths in plan.omitted.items():
+            warn(f"{name}: {', '.join(paths[:5])} left out: large, or named like a secret")
+        if plan.going_on is not None:
+            count = sum(one.outcome != "infrastructure" for one in done.values())
+            say(f"run {plan.going_on.id} continues: {count} of {plan.threads} are done")
 
     played, stopped = run_attended(
         view,
@@ -136,46 +130,22 @@ def follow(options: Namespace, plan: EvalPlan, play: Callable[..., Awaitable[Pla
     return played, stopped.cancel.is_set()
 
 
-def end(options: Namespace, command: str, report: Report, is_stopped: bool) -> int:
-    """Return the exit code of a run: 0 if the run is finished; otherwise, also say how to continue the run. `command`
-    is the `eval` command that continues it; if empty, the person is told to repeat the same command."""
+def end(options: Namespace, command: str, report: Report, is_stopped: bool) -> tuple[int, str]:
+    """Return the exit code of a run, and how to continue it if it is not finished. `command` is the `eval` command that
+    continues it; if empty, it is the same command."""
     counts = report.counts
     if report.is_early or not counts["open"] + counts["infrastructure"]:
-        return 0
+        return 0, ""
     more = " --limit NAME=MORE" if report.status == "suspended" else ""
     again = f"the same command again{more}"
     if command:
-        words = [
-            "rolecall eval",
-            command,
-            quote(options.suite),
-            *(f"--only {quote(tag)}" for tag in options.only),
-        ]
-        words += [
-            name for name in ("--fresh", "--stop-early") if getattr(options, name[2:].replace("-", "_"))
-        ]
+        words = ["rolecall eval", command, quote(options.suite)]
+        words += [f"--only {quote(tag)}" for tag in options.only]
+        words += ["--fresh"] if options.fresh else []
+        words += ["--stop-early"] if options.stop_early else []
         again = in_this_store(options, " ".join(words) + more)
-    tell(f"continue: {again}")
-    if is_stopped:
-        return INTERRUPTED
-    return LIMITED if report.status == "suspended" else INFRASTRUCTURE
-
-
-def _tell_plan(plan: EvalPlan, *, is_compared: bool) -> None:
-    suite = plan.suite
-    parts = (plural(len(suite.variants), "variant"), plural(len(plan.tasks), "task"))
-    say(
-        f"{suite.name}: {' × '.join((*parts, plural(suite.repeat, 'repeat')))} = {plural(plan.threads, 'thread')}"
-    )
-    if is_compared or len(suite.variants) > 1:
-        least = plan.smallest_difference
-        shown = f"{least * 100:.0f} points" if least is not None else "none, with so few tasks"
-        say(f"smallest detectable drop from a pass rate of 70 %: {shown}")
-    for name, paths in plan.omitted.items():
-        warn(f"{name}: {', '.join(paths[:5])} left out: large, or named like a secret")
-    if (run := plan.going_on) is not None:
-        done = sum(one.outcome != "infrastructure" for one in run.read_results().values())
-        say(f"run {run.id} continues: {done} of {plan.threads} are done")
+    code = LIMITED if report.status == "suspended" else INFRASTRUCTURE
+    return INTERRUPTED if is_stopped else code, f"continue: {again}"
 
 
 class CellLines(View):
@@ -193,8 +163,16 @@ class CellLines(View):
             self._progress = body
         elif kind == "cell":
             self._counts[body["outcome"]] += 1
+            used, done = body["usage"], f"{sum(self._counts.values())}/{self._threads}"
+            parts = [f"{SIGNS[body['outcome']]} {done} {body['variant']}", f"{body['task']} {body['repeat']}"]
+            parts.append(body["outcome"])
+            parts += ["reused"] if body["saved"] and not used.get("cost") and not used.get("tokens") else []
+            parts += [money(used["cost"])] if used.get("cost") else []
+            parts += [duration(used["minutes"] * 60)] if used.get("minutes") else []
+            line = " · ".join(parts)
+            room = max(_LEAST_REASON, columns_of_terminal() - len(line) - 3) if sys.stdout.isatty() else 100
             self._now.clear()
-            say(_cell_line(body, sum(self._counts.values()), self._threads))
+            say(f"{line} · {_short_end(body['reason'], room)}" if body["reason"] else line)
 
     def tick(self) -> None:
         counts, now = self._counts, self._progress
@@ -216,21 +194,6 @@ class CellLines(View):
         self._now.clear()
 
 
-def _cell_line(body: JsonObject, done: int, threads: int) -> str:
-    used, saved = body["usage"], body["saved"]
-    parts = [
-        f"{SIGNS[body['outcome']]} {done}/{threads} {body['variant']}",
-        f"{body['task']} {body['repeat']}",
-    ]
-    is_reused = saved and not used.get("cost") and not used.get("tokens")
-    parts += [body["outcome"], *(["reused"] if is_reused else [])]
-    parts += [money(used["cost"])] if used.get("cost") else []
-    parts += [duration(used["minutes"] * 60)] if used.get("minutes") else []
-    line = " · ".join(parts)
-    room = max(_LEAST_REASON, columns_of_terminal() - len(line) - 3) if sys.stdout.isatty() else 100
-    return f"{line} · {_short_end(body['reason'], room)}" if body["reason"] else line
-
-
 def _short_end(reason: str, limit: int) -> str:
     """Shorten a reason of the form `SPEAKER: TEXT` by cutting the beginning of the text, because programs report the
     problem last."""
@@ -239,9 +202,6 @@ def _short_end(reason: str, limit: int) -> str:
         return line
     who, _, said = line.partition(": ")
     return f"{who}: …{said[len(who) + 3 - limit :]}" if len(who) * 2 < limit else f"…{line[1 - limit :]}"
-
-
-# -- show and list --
 
 
 @verb(
@@ -278,44 +238,30 @@ def show_run(options: Namespace) -> CommandResult | None:
         if options.output or options.base:
             raise UsageError(f"{'-o' if options.output else '--base'} is for a page", hint="Add --as html.")
         report = rolecall.evals().report(options.run)
-        return CommandResult(report.dump(), lambda: describe(report, with_cells=options.cells))
+        return CommandResult(report.dump(), describe(report, with_cells=options.cells))
 
 
 @verb("eval list", "list the runs, newest first", "rolecall eval list", STORE)
 def list_evals(options: Namespace) -> CommandResult:
     with reader(options.store) as rolecall:
         reports = list(rolecall.evals().reports())
-    rows = [
-        (
-            one.id,
-            one.name,
-            one.status,
-            len(one.cells),
-            one.counts["passed"],
-            _percent_of(one),
-            local_time(one.at),
-        )
-        for one in reports
-    ]
+    rows = []
+    for one in reports:
+        passed, judged = one.counts["passed"], one.counts["passed"] + one.counts["failed"]
+        rate = percent(passed / judged) if judged else "–"
+        rows.append((one.id, one.name, one.status, len(one.cells), passed, rate, local_time(one.at)))
     text = table(rows, ("id", "suite", "status", "threads", "passed", "rate", "began"), ("began", "passed"))
     dumped = [{key: value for key, value in one.dump().items() if key != "cells"} for one in reports]
     return CommandResult(dumped, text if rows else "No suite has been run yet: rolecall eval run SUITE")
 
 
-def _percent_of(report: Report) -> str:
-    counts = report.counts
-    judged = counts["passed"] + counts["failed"]
-    return percent(counts["passed"] / judged) if judged else "–"
-
-
-def describe(report: Report, *, with_cells: bool = False) -> str:
-    """Format a run as text: its figures, a table of variants that fits 80 columns, and what went wrong."""
-    counts = report.counts
-    told = [f"{count} {name}" for name, count in counts.items() if count]
-    lines = [f"{report.name} · {report.id} · {report.status}: {', '.join(told)}"]
+def describe(report: Report, *, with_cells: bool = False) -> Iterator[str]:
+    """Yield the text of a run: its figures, a table of variants that fits 80 columns, and what went wrong."""
+    told = [f"{count} {name}" for name, count in report.counts.items() if count]
+    yield f"{report.name} · {report.id} · {report.status}: {', '.join(told)}"
     if report.reason:
-        lines.append(report.reason)
-    lines.append(f"used by this run: {report.describe_paid()}")
+        yield report.reason
+    yield f"used by this run: {report.describe_paid()}\n"
     k = report.suite.repeat
     summaries = report.summarize()
     rows = [_row(summary) for summary in summaries]
@@ -323,10 +269,23 @@ def describe(report: Report, *, with_cells: bool = False) -> str:
     if k == 1:  # pass@1 and pass^1 are both the pass rate
         rows = [[*row[:3], *row[5:]] for row in rows]
         headings = [*headings[:3], *headings[5:]]
-    lines += ["", table(rows, headings, ("infra",), whole=headings[1:])]
+    yield table(rows, headings, ("infra",), whole=headings[1:]) + "\n"
     each = [f"{name}/{what}" for what in ("run", "pass") for name in ("cost", "tokens", "min")]
-    lines += ["", table([_amounts_row(summary) for summary in summaries], ("variant", *each), whole=each)]
-    lines += [_calibration_line(one) for one in report.calibrations.values()]
+    amounts = [[summary.variant] for summary in summaries]
+    for row, summary in zip(amounts, summaries, strict=True):
+        for means in (summary.per_run, summary.per_pass):
+            for name in ("cost", "tokens", "minutes"):
+                row.append(describe_amount(name, means[name].value) if name in means else "–")
+    yield table(amounts, ("variant", *each), whole=each)
+    for found in report.calibrations.values():
+        rate = estimate_rate([Tally(1, 1)] * found.agreed + [Tally(0, 1)] * (found.total - found.agreed))
+        if rate is None:
+            yield f"{found.judge} gave no verdict on its examples"
+            continue
+        low, high = (f"{end * 100:.0f}" for end in rate.interval)
+        wrong = f"; not on {', '.join(map(str, found.wrong[:10]))}" if found.wrong else ""
+        share = f"{percent(rate.value)}, 95 %: {low}–{high} %"
+        yield f"{found.judge} agrees with {found.agreed} of {found.total} known verdicts ({share}){wrong}"
     if with_cells:
         heads = ("", "variant", "task", "repeat", "thread")
         cells = [
@@ -335,30 +294,18 @@ def describe(report: Report, *, with_cells: bool = False) -> str:
         ]
         others = sum(max(len(str(cell)) for cell in column) + 2 for column in zip(heads, *cells, strict=True))
         room = max(_LEAST_REASON, columns_of_terminal(elsewhere=sys.maxsize) - others)
-        listed = [
-            (*cell, _short_end(one.reason, room)) for cell, one in zip(cells, report.cells, strict=True)
-        ]
-        lines += ["", table(listed, (*heads, "reason"))]
+        reasons = [_short_end(one.reason, room) for one in report.cells]
+        yield "\n" + table(
+            [(*cell, reason) for cell, reason in zip(cells, reasons, strict=True)], (*heads, "reason")
+        )
+        return
     broken = [cell for cell in report.cells if cell.outcome == "infrastructure"]
-    if broken and not with_cells:
-        lines += ["", "not judged, and not counted:"]
-        lines += [
-            f"  {one.variant} · {one.task} {one.repeat}: {short(one.reason, 300)}"
-            for one in broken[:_MOST_REASONS]
-        ]
-        if broken[_MOST_REASONS:]:
-            lines.append(f"  and {len(broken) - _MOST_REASONS} more: rolecall eval show {report.id} --cells")
-    return "\n".join(lines)
-
-
-def _calibration_line(found: Calibration) -> str:
-    rate = estimate_rate([Tally(1, 1)] * found.agreed + [Tally(0, 1)] * (found.total - found.agreed))
-    if rate is None:
-        return f"{found.judge} gave no verdict on its examples"
-    low, high = (f"{end * 100:.0f}" for end in rate.interval)
-    wrong = f"; not on {', '.join(map(str, found.wrong[:10]))}" if found.wrong else ""
-    share = f"{percent(rate.value)}, 95 %: {low}–{high} %"
-    return f"{found.judge} agrees with {found.agreed} of {found.total} known verdicts ({share}){wrong}"
+    if broken:
+        yield "\nnot judged, and not counted:"
+    for one in broken[:_MOST_REASONS]:
+        yield f"  {one.variant} · {one.task} {one.repeat}: {short(one.reason, 300)}"
+    if broken[_MOST_REASONS:]:
+        yield f"  and {len(broken) - _MOST_REASONS} more: rolecall eval show {report.id} --cells"
 
 
 def _row(summary: Summary) -> list[Any]:
@@ -375,21 +322,6 @@ def _row(summary: Summary) -> list[Any]:
         money(summary.used["cost"]) if "cost" in summary.used else "–",
         summary.infrastructure or "",
     ]
-
-
-def _amounts_row(summary: Summary) -> list[str]:
-    """Return a table row with the average use per thread with a verdict, and per pass."""
-    return [
-        summary.variant,
-        *(
-            describe_amount(name, means[name].value) if name in means else "–"
-            for means in (summary.per_run, summary.per_pass)
-            for name in ("cost", "tokens", "minutes")
-        ),
-    ]
-
-
-# -- check, export and promote --
 
 
 @verb(
@@ -420,9 +352,8 @@ def check(options: Namespace) -> CommandResult:
         lines.append("nothing is proven: the suite has no reference and no cheat")
     elif not wrong:
         lines.append("the judges are right about every reference and every cheat")
-    return CommandResult(
-        [proof._asdict() for proof in proofs], "\n".join(lines), code=1 if wrong or not decisive else 0
-    )
+    code = 1 if wrong or not decisive else 0
+    return CommandResult([proof._asdict() for proof in proofs], lines, code)
 
 
 @verb(
@@ -438,7 +369,7 @@ def export(options: Namespace) -> CommandResult:
         copied = rolecall.evals().export(options.run, options.path)
     shown = {"nodes": copied.nodes, "refs": copied.refs, "path": options.path}
     problems = [f"{one.kind}: {one.node} {one.text}" for one in copied.problems]
-    text = "\n".join([f"{plural(copied.nodes, 'node')} exported to {options.path}", *problems])
+    text = [f"{plural(copied.nodes, 'node')} exported to {options.path}", *problems]
     return CommandResult({**shown, "problems": problems}, text, code=4 if problems else 0)
 
 
@@ -452,7 +383,7 @@ def export(options: Namespace) -> CommandResult:
     argument(
         "--id", "NAME", "the id of the task (default: the workflow's name and the end of the thread's id)"
     ),
-    argument("--tag", "TAG", "a tag of the task; may be repeated", action="append", default=[]),
+    repeated("--tag", "TAG", "a tag of the task; may be repeated"),
     STORE,
 )
 def promote(options: Namespace) -> CommandResult:

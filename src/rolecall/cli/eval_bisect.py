@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
+from collections.abc import Iterator
 from time import localtime, strftime
 from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall
-from rolecall.cli import argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.eval import INFRASTRUCTURE, INTERRUPTED, LIMITS, SUITE
-from rolecall.cli.output import STORE, colored_diff, format_of, plural, say, show, warn
+from rolecall.cli.output import STORE, colored_diff, format_of, plural, say, warning
 from rolecall.cli.thread_play import EventRecords, View, run_attended
 from rolecall.store.canonical import JsonObject
 
@@ -49,49 +50,36 @@ def _noise(text: str) -> float:
     argument("--to", "VERSION", "a bad version or run (default: the newest)", dest="newest", default=""),
     flag("--recorded", "search the recorded runs of the suite, without asking agents"),
     argument(
-        "--noise",
-        "SHARE",
-        "how often an answer is wrong (default: estimated from repeats)",
-        type=_noise,
+        "--noise", "SHARE", "how often an answer is wrong (default: estimated from repeats)", type=_noise
     ),
     *LIMITS,
     STORE,
 )
-def bisect(options: Namespace) -> int:
+def bisect(options: Namespace) -> CommandResult:
+    chosen = {name: getattr(options, name) for name in ("oldest", "newest", "noise", "only")}
     if options.recorded:
         with Rolecall(options.store) as rolecall:
-            traced = rolecall.evals().trace(
-                options.suite,
-                oldest=options.oldest,
-                newest=options.newest,
-                noise=options.noise,
-                only=options.only,
-            )
-        show(options, traced.dump(), lambda: _describe_trace(traced))
-        return {"found": 0, "not broken": 1, "uncertain": INFRASTRUCTURE}[traced.status]
-    is_text = format_of(options) == "text"
-    view = Looks() if is_text else EventRecords(options, ("bisect", "cell"))
-
+            traced = rolecall.evals().trace(options.suite, **chosen)
+        code = {"found": 0, "not broken": 1, "uncertain": INFRASTRUCTURE}[traced.status]
+        return CommandResult(traced.dump(), _describe_trace(traced), code)
+    view = Looks() if format_of(options) == "text" else EventRecords(options, ("bisect", "cell"))
     with Rolecall(options.store) as rolecall:
         found, stopped = run_attended(
             view,
             lambda stopped: rolecall.evals().bisect(
                 options.suite,
-                oldest=options.oldest,
-                newest=options.newest,
-                noise=options.noise,
-                only=options.only,
+                **chosen,
                 at_once=options.at_once,
                 limits=dict(options.limit),
                 watch=stopped.watch,
                 cancel=stopped.cancel,
             ),
         )
-    show(options, found.dump(), lambda: _describe(found))
     if found.status == "unfinished":
-        warn("not finished; repeat the command to continue")
-        return INTERRUPTED if stopped.cancel.is_set() else INFRASTRUCTURE
-    return 0 if found.status == "found" else 1
+        code = INTERRUPTED if stopped.cancel.is_set() else INFRASTRUCTURE
+        note = warning("not finished; repeat the command to continue")
+        return CommandResult(found.dump(), _describe(found), code, note=note)
+    return CommandResult(found.dump(), _describe(found), code=0 if found.status == "found" else 1)
 
 
 class Looks(View):
@@ -109,45 +97,33 @@ def _day(milliseconds: int) -> str:
     return strftime("%Y-%m-%d", localtime(milliseconds / 1000))
 
 
-def _describe_trace(found: Traced) -> str:
-    lines = [
-        f"{plural(found.makeups, 'makeup')} recorded, {plural(found.answers, 'answer')}, of which "
-        f"{found.error * 100:.0f} % may be wrong"
-    ]
+def _describe_trace(found: Traced) -> Iterator[str]:
+    answers = f"{plural(found.answers, 'answer')}, of which {found.error * 100:.0f} % may be wrong"
+    yield f"{plural(found.makeups, 'makeup')} recorded, {answers}"
     if found.tasks:
-        lines.append(f"{plural(len(found.tasks), 'task')} broke: {', '.join(found.tasks[:10])}")
+        yield f"{plural(len(found.tasks), 'task')} broke: {', '.join(found.tasks[:10])}"
     if found.reason:
-        lines.append(f"{found.status}: {found.reason}")
+        yield f"{found.status}: {found.reason}"
     if found.bad and found.good:
         sure = f"{(found.certainty or 0) * 100:.1f} % certain"
-        lines.append(f"the first bad run is {found.bad.run}, of {_day(found.bad.at)} ({sure})")
-        lines.append(f"made like the one before it: {found.good.run}, of {_day(found.good.at)}, but")
-        lines += [f"  {change}" for change in found.changes]
-    return "\n".join(lines)
+        yield f"the first bad run is {found.bad.run}, of {_day(found.bad.at)} ({sure})"
+        yield f"made like the one before it: {found.good.run}, of {_day(found.good.at)}, but"
+        yield from (f"  {change}" for change in found.changes)
 
 
-def _describe(found: Bisected) -> str:
-    tasks = f"{plural(len(found.tasks), 'task')} broke: {', '.join(found.tasks[:10])}" if found.tasks else ""
-    asked = (
-        f"{found.asked} of {plural(found.versions, 'version')} were run, {plural(len(found.looks), 'answer')}"
-    )
-    lines = (
-        [f"{found.workflow}: {asked}, of which {found.error * 100:.0f} % may be wrong"] if found.looks else []
-    )
-    lines += [tasks] if tasks else []
+def _describe(found: Bisected) -> Iterator[str]:
+    if found.looks:
+        asked = f"{found.asked} of {plural(found.versions, 'version')} were run"
+        answers = f"{plural(len(found.looks), 'answer')}, of which {found.error * 100:.0f} % may be wrong"
+        yield f"{found.workflow}: {asked}, {answers}"
+    if found.tasks:
+        yield f"{plural(len(found.tasks), 'task')} broke: {', '.join(found.tasks[:10])}"
     if found.status != "found":
-        lines.append(f"{found.status}: {found.reason}")
+        yield f"{found.status}: {found.reason}"
         if found.drift:
-            lines += [*found.drift, _CANNOT_INSTALL]
-        return "\n".join(lines)
-    bad, good = found.bad, found.good
-    if bad and good:
-        lines.append(f"the first bad version is {bad.node} ({(found.certainty or 0) * 100:.1f} % certain)")
-        lines += [
-            f"the one before it is {good.node}",
-            "",
-            *map(str, found.changes),
-            "",
-            colored_diff(found.diff),
-        ]
-    return "\n".join(lines).rstrip()
+            yield from (*found.drift, _CANNOT_INSTALL)
+    elif found.bad and found.good:
+        yield f"the first bad version is {found.bad.node} ({(found.certainty or 0) * 100:.1f} % certain)"
+        yield f"the one before it is {found.good.node}\n"
+        yield from map(str, found.changes)
+        yield f"\n{colored_diff(found.diff)}".rstrip()

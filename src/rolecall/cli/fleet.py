@@ -59,4 +59,4 @@ def status(options: Namespace) -> CommandResult:
     lines.append(table(rows, ("machine", "state", "steps", "a minute", "process")) if rows else nobody)
     for machine in found:
         lines += [f"{machine['machine']}: {problem}" for problem in machine["problems"].values()]
-    return CommandResult(shown, "\n".join(lines), code=0 if count else 1)
+    return CommandResult(shown, lines, code=0 if count else 1)

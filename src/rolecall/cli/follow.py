@@ -25,8 +25,8 @@ _SERVICE_CHECK = 5.0
 
 def follow(options: Namespace, thread: Thread) -> int:
     """Show a thread that the service runs, until the thread ends or waits for a person. Return the exit code."""
-    step, is_cancelled = _watch(options, thread, view_of(options, thread, has_events=True, is_served=True))
-    if is_cancelled and thread.state.status not in (*CODES, "completed"):
+    step, stopped = _watch(options, thread, view_of(options, thread, has_events=True, is_served=True))
+    if stopped.cancel.is_set() and thread.state.status not in (*CODES, "completed"):
         is_served = control.is_served(config.home(), options.store, thread.rolecall.store)
         tell(f"{thread.id} {'continues in' if is_served else 'waits for'} the service")
         command = omit_latest(thread.rolecall, in_this_store(options, f"rolecall thread watch {thread.id}"))
@@ -43,11 +43,11 @@ def follow_each(options: Namespace, threads: Iterable[Thread], count: int, *, is
     for place, thread in enumerate(threads):
         last_line.draw(f"… {place} of {count} threads have ended")
         if is_served:
-            _, is_cancelled = _watch(options, thread, View())
+            _, stopped = _watch(options, thread, View())
         else:
-            _, is_cancelled = take_steps(options, thread, View(), steps=None, is_run=True)
+            _, stopped = take_steps(options, thread, View(), steps=None, is_run=True)
         last_line.clear()
-        if is_cancelled:
+        if stopped.cancel.is_set():
             tell(f"{count - place} of {count} threads have not ended: `rolecall thread list`")
             return INTERRUPTED
         show_state(options, thread, is_after_events=True, is_brief=True)
@@ -55,9 +55,9 @@ def follow_each(options: Namespace, threads: Iterable[Thread], count: int, *, is
     return max(codes)
 
 
-def _watch(options: Namespace, thread: Thread, view: View) -> tuple[str | None, bool]:
-    """Show a thread's events until the thread ends or waits for a person. Return the id of its last step, and whether a
-    signal stopped the command before that."""
+def _watch(options: Namespace, thread: Thread, view: View) -> tuple[str | None, Stopped]:
+    """Show a thread's events until the thread ends or waits for a person. Return the id of its last step, and whether
+    and how the command was stopped before that."""
 
     async def watch(stopped: Stopped) -> str | None:
         step, events = None, thread.tail(members=view.shows_members)
@@ -78,8 +78,7 @@ def _watch(options: Namespace, thread: Thread, view: View) -> tuple[str | None, 
                 await bell.wait(stopped.cancel)
         return step
 
-    step, stopped = run_attended(view, watch)
-    return step, stopped.cancel.is_set()
+    return run_attended(view, watch)
 
 
 class _Bell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rolecall.cli.output import plural, table
@@ -19,8 +19,7 @@ def view(forecast: Forecast) -> dict[str, Any]:
 
 
 def view_sums(sums: Mapping[str, Sum]) -> dict[str, Any]:
-    """Return the sums of several forecasts as JSON. For each amount, `unknown` is the number of threads without a
-    forecast."""
+    """Return sums of forecasts as JSON. For each amount, `unknown` counts the threads without a forecast."""
     return {
         amount: {
             **(one.range._asdict() if one.range else dict.fromkeys(Range._fields)),
@@ -37,19 +36,11 @@ def word(sums: Mapping[str, Sum]) -> str:
     found, unknown = sums[amount]
     if found is None:
         return "unknown"
-    low, median, high = (_word_amount(amount, value) for value in found)
+    words = [f"{value:,.0f}" if value < 10_000 else f"{value / 1000:,.0f}k" for value in found]
+    low, median, high = map(money, found) if amount == "cost" else words
     text = f"{median}{' tokens' if amount == 'tokens' else ''}" if found.high else "nothing"
     text += f" ({low} to {high})" if low != high else ""
     return f"{text}, {unknown:,} unknown" if unknown else text
-
-
-def _word_amount(amount: str, value: float) -> str:
-    if amount == "cost":
-        return money(value)
-    return f"{value:,.0f}" if value < 10_000 else f"{value / 1000:,.0f}k"
-
-
-# -- what lies ahead of a thread --
 
 
 def view_outlook(outlook: Outlook) -> dict[str, Any]:
@@ -57,22 +48,18 @@ def view_outlook(outlook: Outlook) -> dict[str, Any]:
     return {**outlook._asdict(), "reused": reused, "forecast": view(outlook.forecast)}
 
 
-def word_outlook(outlook: Outlook) -> str:
-    lines = [f"{plural(len(outlook.reused), 'step')} would be reused"]
+def word_outlook(outlook: Outlook) -> Iterator[str]:
+    yield f"{plural(len(outlook.reused), 'step')} would be reused"
     for one in outlook.reused:
         saved = saved_text(one.origin.saved)
-        facts = [
-            f"{one.number} {one.role}",
-            f"reused from …{one.origin.thread[-4:]}",
-            saved and f"saves {saved}",
-        ]
-        lines.append("✓ " + " · ".join(filter(None, facts)))
+        saves = f" · saves {saved}" if saved else ""
+        yield f"✓ {one.number} {one.role} · reused from …{one.origin.thread[-4:]}{saves}"
     if outlook.asks is None:
-        lines.append(f"no agent would be asked: {outlook.reason}")
-        return "\n".join(lines)
-    lines.append(f"{outlook.asks} would be asked: {outlook.reason}")
+        yield f"no agent would be asked: {outlook.reason}"
+        return
+    yield f"{outlook.asks} would be asked: {outlook.reason}"
     known = f"{plural(outlook.threads, 'earlier thread')} of this workflow"
-    return "\n".join([*lines, f"the rest may cost: {word(add_up([outlook.forecast]))} (from {known})"])
+    yield f"the rest may cost: {word(add_up([outlook.forecast]))} (from {known})"
 
 
 def word_outlooks(outlooks: Sequence[Outlook]) -> str:

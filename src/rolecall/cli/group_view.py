@@ -46,10 +46,8 @@ class Amounts(NamedTuple):
         return Amounts(self.tokens + other.tokens, self.cost + other.cost)
 
     def words(self) -> list[str]:
-        return [
-            *([f"{self.tokens:,} tokens"] if self.tokens else []),
-            *([money(self.cost)] if self.cost else []),
-        ]
+        tokens = [f"{self.tokens:,} tokens"] if self.tokens else []
+        return [*tokens, money(self.cost)] if self.cost else tokens
 
 
 @dataclass
@@ -92,7 +90,18 @@ class GroupBlock:
         """Process an event of a member. If the member has failed or waits, return a line that stays on the screen."""
         number, kind = body["number"], body["kind"]
         if kind == "over":
-            return self._end(number, body["body"])
+            about, before = body["body"], self._fates.get(number)
+            fate, reason = str(about["status"]), str(about.get("reason") or "")
+            ended = self._working.pop(number, None)
+            if ended:
+                self._used = self._used.plus(ended.used)
+            self._ended[number] = about.get("used") or {"steps": 1, **(ended.of_limits() if ended else {})}
+            if before:
+                self._tally[before] -= 1
+            self._fates[number] = fate
+            self._tally[fate] += 1
+            is_news = fate == "failed" and before != fate
+            return self._tell(number, reason.removeprefix(f"{self.role}: ")) if is_news else ""
         if number in self._fates:
             if kind not in ("started", "resumed", "step_started"):
                 return ""
@@ -116,26 +125,11 @@ class GroupBlock:
             member.latest = gist(kind, about) or member.latest
         return ""
 
-    def _end(self, number: int, body: JsonObject) -> str:
-        fate, reason = str(body["status"]), str(body.get("reason") or "")
-        member = self._working.pop(number, None)
-        if member:
-            self._used = self._used.plus(member.used)
-        self._ended[number] = body.get("used") or {"steps": 1, **(member.of_limits() if member else {})}
-        if before := self._fates.get(number):
-            self._tally[before] -= 1
-        self._fates[number] = fate
-        self._tally[fate] += 1
-        if fate != "failed" or before == fate:
-            return ""
-        return self._tell(number, reason.removeprefix(f"{self.role}: "))
-
     def merge(self, kind: str, body: JsonObject) -> str:
         """Count a member whose files were merged or set aside. If they were set aside, return a line that says so."""
         self._tally[kind] += 1
-        return (
-            self._tell(body["number"], f"set aside: {body['reason']}") if kind == "member_set_aside" else ""
-        )
+        is_aside = kind == "member_set_aside"
+        return self._tell(body["number"], f"set aside: {body['reason']}") if is_aside else ""
 
     def _tell(self, number: int, words: str, *, sign: str = "✗") -> str:
         self._told += 1
@@ -182,11 +176,9 @@ class GroupBlock:
         latest = member.latest
         for folder in member.folders:
             latest = latest.replace(f"{folder}/", "")
-        title = (
-            member.title.removeprefix(f"{self.role} ").removeprefix(f"{number}/{self._count}").lstrip(": ")
-        )
+        title = member.title.removeprefix(f"{self.role} ").removeprefix(f"{number}/{self._count}")
         parts = [
-            f"  {number:>{len(str(self._count))}} {short(title, _TITLE)}".rstrip(),
+            f"  {number:>{len(str(self._count))}} {short(title.lstrip(': '), _TITLE)}".rstrip(),
             short(member.agent.strip(), _AGENT),
             duration(time.monotonic() - member.since),
             *member.used.words(),
@@ -201,23 +193,16 @@ def work_folders(thread: Thread) -> list[str]:
     return [*filter(None, (*(folder.cwd for folder in state.folders.values()), state.cwd))]
 
 
-# -- words --
-
-
 def limits_line(used: Mapping[str, float], limits: Mapping[str, float]) -> str:
-    """Return bars that show how much of each limit of a thread is used. The line is empty if the thread has no
-    limits."""
+    """Return bars that show how much of each limit of a thread is used, or an empty text if there are no limits."""
     bars = []
     for key in LIMITS:
         if not (most := limits.get(key)):
             continue
         amount, share = used.get(key, 0), min(used.get(key, 0) / most, 1)
         full = round(share * _BAR)
-        words = (
-            f"{money(amount)}/{money(most)}"
-            if key == "cost"
-            else f"{report.amount(round(amount, 1))}/{report.amount(most)}"
-        )
+        words = f"{report.amount(round(amount, 1))}/{report.amount(most)}"
+        words = f"{money(amount)}/{money(most)}" if key == "cost" else words
         bars.append(f"{key} {'█' * full}{'░' * (_BAR - full)} {words}")
     return "  " + " · ".join(bars) if bars else ""
 

@@ -86,19 +86,24 @@ def _run(args: list[str]) -> int:
         return 1
     project = words.project if os.path.isdir(words.project) else ""
     try:
-        payload = _read_payload()
+        data = sys.stdin.buffer.read()
+        try:
+            payload = json.loads(data)
+            if b"\\ud" in data.lower():  # a lone surrogate is replaced: an error would let the tool call pass
+                text = json.dumps(payload, ensure_ascii=False)
+                payload = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        except (ValueError, RecursionError) as exc:
+            raise UsageError(f"the input is not JSON: {exc}", hint=_USAGE) from exc
+        if not isinstance(payload, dict):
+            raise UsageError("the input is not a JSON object", hint=_USAGE)
         if words.project and not project:  # without this error, every edit would pass unchecked
             raise UsageError(
                 f"the folder {words.project!r} does not exist, so nothing is checked",
                 hint="If the project was moved, run `rolecall install` where it is now.",
             )
         if not project:
-            around = (
-                one
-                for one in _repositories(words.host, payload)
-                if os.path.isdir(os.path.join(one, ".nexus"))
-            )
-            project = next(around, "")
+            around = _repositories(words.host, payload)
+            project = next((one for one in around if os.path.isdir(os.path.join(one, ".nexus"))), "")
         if not project and words.event not in _BEGINNINGS:
             return 0
         answer = hook_answer.answer if project else hook_answer.answer_outside
@@ -122,20 +127,6 @@ def _parse(args: list[str]) -> _Words | None:
             rest.append(args[at])
         at += 1
     return _Words(*rest, **named) if len(rest) == 2 and all(named.values()) else None
-
-
-def _read_payload() -> Payload:
-    data = sys.stdin.buffer.read()
-    try:
-        payload = json.loads(data)
-        if b"\\ud" in data.lower():  # a lone surrogate is replaced: an error would let the tool call pass
-            text = json.dumps(payload, ensure_ascii=False)
-            payload = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    except (ValueError, RecursionError) as exc:
-        raise UsageError(f"the input is not JSON: {exc}", hint=_USAGE) from exc
-    if not isinstance(payload, dict):
-        raise UsageError("the input is not a JSON object", hint=_USAGE)
-    return payload
 
 
 def _repositories(host: str, payload: Payload) -> Iterator[str]:

@@ -58,8 +58,15 @@ _LONGEST_WAIT = 5.0
 
 def answer(host: str, name: str, payload: Payload, project: str, *, harness: str, key: str) -> int:
     """Handle the event that the host calls `name`, and print the answer in the form that the host expects."""
-    if name == THREAD_END:
-        return _wait_for_threads(host, payload, project, key)
+    command = f"rolecall hook {host} {name}"
+    if name == THREAD_END:  # wait for threads that a tool call handed over
+        if config.run():
+            return 0
+        capabilities.check_host(config.restrictions(), command, is_host=config.is_host_key(key))
+        news = thread_news.wait(project, str(payload.get("tool_response")))
+        return _write(
+            Output(stderr=news, code=2 if news else 0)
+        )  # with 2, the host wakes the model with the text
     events = _events_of(host)
     event = events.event(name, payload)
     if event is None:
@@ -67,22 +74,10 @@ def answer(host: str, name: str, payload: Payload, project: str, *, harness: str
     hooks = _load_hooks(host, harness, event)
     if not isinstance(event, PreToolUse):  # PreToolUse writes nothing, so it needs no lock
         if hooks.restrictions:  # an agent must not be able to invent events in its own shell
-            command = f"rolecall hook {host} {name}"
             capabilities.check_host(hooks.restrictions, command, is_host=config.is_host_key(key))
         # The wait is limited, because the host would eventually kill this process without an explanation.
         state_file.patience_ends.set(time.monotonic() + _LONGEST_WAIT)
     return _write(events.output(name, lifecycle.handle(project, event, hooks, project_paths.now())))
-
-
-def _wait_for_threads(host: str, payload: Payload, project: str, key: str) -> int:
-    """Wait for threads that a tool call handed over. Exit code 2 tells the host to wake the model with the printed
-    text."""
-    if config.run():
-        return 0
-    command = f"rolecall hook {host} {THREAD_END}"
-    capabilities.check_host(config.restrictions(), command, is_host=config.is_host_key(key))
-    news = thread_news.wait(project, str(payload.get("tool_response")))
-    return _write(Output(stderr=news, code=2 if news else 0))
 
 
 def answer_outside(host: str, name: str, payload: Payload, repository: str, *, harness: str, key: str) -> int:
@@ -90,7 +85,11 @@ def answer_outside(host: str, name: str, payload: Payload, repository: str, *, h
     answer a tag by saying what is missing."""
     events = _events_of(host)
     event = events.event(name, payload)
-    has_tag = isinstance(event, UserMessage) and _has_tag(host, event.text)
+    has_tag = False
+    if isinstance(event, UserMessage) and on_message.may_ask(event.text):
+        hooks = hook_context.load(host)
+        found = tags.detect(event.text, hooks.tags).found
+        has_tag = bool(found or tags.slash(event.text, hooks.skills, hooks.tags))
     if not has_tag and not isinstance(event, SessionStart):
         return 0
     if repository and os.access(repository, os.W_OK):
@@ -102,13 +101,6 @@ def answer_outside(host: str, name: str, payload: Payload, repository: str, *, h
         " git repository that can be written. `git init` makes one here. Tell the user."
     )
     return _write(events.output(name, HostAnswer(context=text, notice=text)))
-
-
-def _has_tag(host: str, text: str) -> bool:
-    if not on_message.may_ask(text):
-        return False
-    hooks = hook_context.load(host)
-    return bool(tags.detect(text, hooks.tags).found or tags.slash(text, hooks.skills, hooks.tags))
 
 
 def _events_of(name: str) -> Any:
@@ -150,13 +142,12 @@ def _write(output: Output) -> int:
 
 def report_failure(host: str, name: str, exc: Exception, *, project: str, harness: str) -> None:
     """Print an error, and record it so that it is repeated in a place where a person sees it."""
-    is_own = isinstance(exc, RolecallError)
     text = f"{type(exc).__name__}: {exc}"
     if isinstance(exc, RolecallError):
         text = f"{exc.message} {hints.word(exc.hint)}"
     line = f"rolecall hook {host} {name}: {text.strip()}"
     print(line, file=sys.stderr)
-    if not is_own:
+    if not isinstance(exc, RolecallError):
         traceback.print_exception(exc, file=sys.stderr)
     if not project:
         return

@@ -115,11 +115,6 @@ class FirstRun(NamedTuple):
     """The name of the example or of a workflow in the gallery."""
     task: str
 
-    def command(self, default: str | None) -> str:
-        is_named = self.workflow == HELLO or self.agent in (None, default)
-        named = "" if is_named else f" --agent {quote(self.agent or '')}"
-        return f"rolecall run {self.workflow} -p {quote(self.task)}{named}"
-
 
 @verb(
     "init",
@@ -143,25 +138,39 @@ def init(options: Namespace) -> CommandResult:
     findings = list(find_programs(config.environment(), Path.cwd()).values())
     default = config.load().get("defaultAgent")
     start = _choose(options, [finding.agent for finding in findings if finding.is_ready], default)
-    _refuse_unplayable(folder, start)
+    # An agent that cannot play the first workflow is reported before anything is written.
+    if start.workflow != HELLO:
+        with reader(folder=folder) as rolecall:
+            book = rolecall.load_workflow(start.workflow).playbook
+            for _, error in rolecall.missing_agents(book, start.agent):
+                raise error
+    elif start.agent:
+        env = config.environment()
+        check_present(named_agent(config.load(), start.agent, env).agent, env=env)
 
     lead = SCHEMA_LINE if options.schemas else ""
     project = PROJECT.replace(f"  {HELLO}:", f"  {start.workflow}:")
     files = {"rolecall.yaml": lead.format("", "project") + project}
     if start.workflow == HELLO:
-        files[os.path.join(PACKS, f"{HELLO}.yaml")] = lead.format("../", "workflow") + _example(start.agent)
+        players = {role: f"'command:printf %b \"{text}\"'" for role, text in _FIXED.items()}
+        if start.agent:  # YAML leaves text in single quotes unchanged, except for single quotes
+            named = "'" + start.agent.replace("'", "''") + "'" if ":" in start.agent else start.agent
+            players = dict.fromkeys(_FIXED, named)
+        example = lead.format("../", "workflow") + EXAMPLE.format(**players)
+        files[os.path.join(PACKS, f"{HELLO}.yaml")] = example
     if options.senses:
         files[os.path.join("senses", "disk_space.py")] = SENSE
     if options.schemas:
         for name, schema in (("project", project_file.json_schema()), ("workflow", json_schema())):
             text = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
             files[os.path.join(".schemas", f"{name}.schema.json")] = text
-    is_new = {name: _write(folder, name, text) for name, text in files.items()}
-    is_new[".gitignore"] = _ignore(folder)
+    is_new = _write_files(folder, files)
     if problem := project_file.unread(folder):
         tell(str(problem))
 
-    run = start.command(default)
+    run = f"rolecall run {start.workflow} -p {quote(start.task)}"
+    if start.workflow != HELLO and start.agent not in (None, default):
+        run += f" --agent {quote(start.agent)}"
     shown = {
         "folder": folder,
         "made": [name for name, was_made in is_new.items() if was_made],
@@ -178,9 +187,8 @@ def init(options: Namespace) -> CommandResult:
         "example": {"workflow": start.workflow, "agent": start.agent or "command:printf", "run": run},
     }
     lines = [f"project in {folder}"]
-    for key, what in (("made", "made"), ("kept", "already exists, left unchanged")):
-        if shown[key]:
-            lines.append(f"  {what}: {', '.join(shown[key])}")
+    lines += [f"  made: {', '.join(shown['made'])}"] if shown["made"] else []
+    lines += [f"  already exists, left unchanged: {', '.join(shown['kept'])}"] if shown["kept"] else []
     if start.agent is None:
         lines += ["", agents_table(findings), ""]
         lines.append(
@@ -189,7 +197,7 @@ def init(options: Namespace) -> CommandResult:
     else:
         lines.append(f"  {start.agent} plays the roles of {start.workflow}")
     enter = f"cd {quote(os.path.relpath(folder))} && " if folder != os.getcwd() else ""
-    return CommandResult(shown, "\n".join([*lines, "", f"Next: {enter}{run}"]))
+    return CommandResult(shown, [*lines, "", f"Next: {enter}{run}"])
 
 
 def _choose(options: Namespace, ready: list[str], default: str | None) -> FirstRun:
@@ -209,55 +217,33 @@ def _choose(options: Namespace, ready: list[str], default: str | None) -> FirstR
         return FirstRun(agent, workflow, task)
 
     if len(ready) > 1 and not default:
-        agent = ready[asking.ask_choice("Which agent plays the roles?", ready, default=0)]
+        agent = ready[asking.ask_choice("Which agent plays the roles?", ready, default=0) or 0]
     known = {HELLO: "Writes a short text, to see how it goes.", **gallery.summaries()}
     width = max(map(len, known))
     choices = [f"{name:{width}}  {short(line, 73 - width)}" for name, line in known.items()]
-    workflow = [*known][asking.ask_choice("Which workflow first?", choices, default=0)]
+    workflow = [*known][asking.ask_choice("Which workflow first?", choices, default=0) or 0]
     task = FIRST_TASK if workflow == HELLO else "What to do"
     return FirstRun(
         agent, workflow, asking.ask(f"What should be done? (Enter: {task})", lambda text: text or task)
     )
 
 
-def _example(agent: str | None) -> str:
-    # YAML leaves text in single quotes unchanged, except for single quotes.
-    named = None if agent is None else "'" + agent.replace("'", "''") + "'" if ":" in agent else agent
-    return EXAMPLE.format(
-        **{role: named or f"'command:printf %b \"{text}\"'" for role, text in _FIXED.items()}
-    )
+def _write_files(folder: str, files: dict[str, str]) -> dict[str, bool]:
+    """Write the files that do not exist, and add missing lines to `.gitignore`. Return whether each file was written. A
+    workflow counts as existing if the example's name exists in another place or format."""
+    is_new = {}
+    for name, text in files.items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        others = [path]
+        if name.startswith(PACKS):
+            stems = [os.path.join(folder, place, HELLO) for place in FOLDERS]
+            others += [stem + ending for stem in stems for ending in ("", *ENDINGS)]
+        is_new[name] = not any(map(os.path.lexists, others))
+        if is_new[name]:
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(text)
 
-
-def _refuse_unplayable(folder: str, start: FirstRun) -> None:
-    """Raise an error if the agent cannot play the first workflow, before anything is written."""
-    if start.workflow != HELLO:
-        with reader(folder=folder) as rolecall:
-            book = rolecall.load_workflow(start.workflow).playbook
-            for _, error in rolecall.missing_agents(book, start.agent):
-                raise error
-    elif start.agent:
-        env = config.environment()
-        check_present(named_agent(config.load(), start.agent, env).agent, env=env)
-
-
-def _write(folder: str, name: str, text: str) -> bool:
-    """Write a new file. Return False if the file exists, or if a workflow with the example's name exists in another
-    place or format."""
-    path = os.path.join(folder, name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    others = [path]
-    if name.startswith(PACKS):
-        stems = [os.path.join(folder, place, HELLO) for place in FOLDERS]
-        others += [stem + ending for stem in stems for ending in ("", *ENDINGS)]
-    if any(map(os.path.lexists, others)):
-        return False
-    with open(path, "x", encoding="utf-8") as file:
-        file.write(text)
-    return True
-
-
-def _ignore(folder: str) -> bool:
-    """Add missing lines to `.gitignore`, and return whether any lines were missing."""
     path = os.path.join(folder, ".gitignore")
     if os.path.lexists(path) and not os.path.isfile(path):
         raise UsageError(f"{path} is not a file")
@@ -269,4 +255,4 @@ def _ignore(folder: str) -> bool:
         if missing:
             break_before = "\n" if text and not text.endswith("\n") else ""
             file.write(break_before + "".join(f"{line}\n" for line in missing))
-    return bool(missing)
+    return {**is_new, ".gitignore": bool(missing)}

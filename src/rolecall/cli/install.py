@@ -168,9 +168,6 @@ def _other_scope(host: str, setup: HostSetup) -> str:
     return shlex.join(options) if any(found.hooks.values()) else ""
 
 
-# -- what to install --
-
-
 def _setup_for(options: Namespace, agents: catalog.Catalog, known: settings.Settings) -> HostSetup:
     setup = _user_setup(agents, known)
     if not options.user:
@@ -188,8 +185,7 @@ def _setup_for(options: Namespace, agents: catalog.Catalog, known: settings.Sett
 
 
 def setups_here() -> list[HostSetup]:
-    """Return every installation that applies to this folder: those of the project around it, of the folder itself, and
-    of the user."""
+    """Return the installations that apply to this folder: of the project around it, of itself, and of the user."""
     user = _user_setup(catalog.load(config.catalog_folder()), config.load())
     home = os.path.realpath(user.home)
     folders = dict.fromkeys((root_around(os.getcwd()), os.getcwd()))
@@ -216,9 +212,6 @@ def own_command() -> tuple[str, ...]:
     return (os.path.abspath(sys.executable), "-P", "-m", "rolecall")
 
 
-# -- the reply --
-
-
 def _reply(
     options: Namespace,
     setup: HostSetup,
@@ -231,9 +224,7 @@ def _reply(
         "scope": setup.scope,
         "project": setup.project or None,
         "dryRun": options.dry_run,
-        "changes": [
-            {"path": change.path, "state": change.state, "note": change.note or None} for change in changes
-        ],
+        "changes": [{"path": one.path, "state": one.state, "note": one.note or None} for one in changes],
         "gate": list(gate),
         "next": steps,
     }
@@ -251,7 +242,7 @@ def _reply(
     else:
         gate_lines = ["", *gate] if gate else []
         lines = [_list_files(changes), *notes, *gate_lines, *next_steps]
-    return CommandResult(shown, "\n".join(lines))
+    return CommandResult(shown, lines)
 
 
 def _list_files(changes: Sequence[FileChange]) -> str:

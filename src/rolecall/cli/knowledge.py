@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall.api import Knowledge
 from rolecall.cli import CommandResult, argument, either, flag, verb
-from rolecall.cli.output import (
-    LastLine,
-    between,
-    has_color,
-    paint,
-    plural,
-    printable,
-    short,
-    show,
-    table,
-    tell,
-)
+from rolecall.cli.output import LastLine, between, has_color, paint, plural, printable, short, table, tell
 from rolecall.errors import UsageError, explain_missing
 from rolecall.knowledge.search import marks
 from rolecall.settings import config, repository
@@ -42,22 +31,17 @@ _REPO = argument("--repo", "PATH", "the repository (default: the one around this
 _SCOPE = either(_REPO, flag("-g --global", "all repositories that were indexed", dest="everywhere"))
 
 
-@cache
+@cache  # so that a repeated message is printed only once
 def _note(line: str) -> None:
-    """Print a message on standard error; a repeated message is printed only once."""
     tell(f"note: {_in_one_line(line)}")
 
 
 def _in_one_line(text: str) -> str:
-    """Escape the line breaks and unprintable characters in a path."""
     return printable(text).replace("\n", "\\u000a")
 
 
 def _knowledge(options: Namespace, *, may_write: bool = True) -> Knowledge:
     return Knowledge(options.repo or os.curdir, tell=_note, may_write=may_write)
-
-
-# -- init and sync --
 
 
 @verb("knowledge init", "write a knowledge.yaml for a repository", "rolecall knowledge init", _REPO)
@@ -67,7 +51,7 @@ def init(options: Namespace) -> CommandResult:
     if made.ignored_in:
         lines.append(f"added the index to {made.ignored_in}")
     reply = {"path": made.path, "include": made.include, "gitignore": made.ignored_in}
-    return CommandResult(reply, "\n".join([*lines, "Look it over, then: rolecall knowledge sync"]))
+    return CommandResult(reply, [*lines, "Look it over, then: rolecall knowledge sync"])
 
 
 @verb(
@@ -83,7 +67,7 @@ def sync(options: Namespace) -> CommandResult:
 
     def draw(done: int, total: int) -> None:
         filled = 30 * done // total
-        bar.draw(f"[{'#' * filled}{'.' * (30 - filled)}] {done:,} of {total:,} files")
+        bar.draw(f"[{'#' * filled:.<30}] {done:,} of {total:,} files")
 
     try:
         report = _knowledge(options).sync(rebuild=options.rebuild, progress=draw)
@@ -114,10 +98,7 @@ def sync(options: Namespace) -> CommandResult:
         "computed": report.computed,
         "cached": report.cached,
     }
-    return CommandResult(reply, "\n".join(lines))
-
-
-# -- query --
+    return CommandResult(reply, lines)
 
 
 @verb(
@@ -132,7 +113,7 @@ def sync(options: Namespace) -> CommandResult:
     flag("--words", "search by words alone, without the model"),
     _SCOPE,
 )
-def query(options: Namespace) -> int:
+def query(options: Namespace) -> CommandResult:
     may_write = "file_modification" not in denied_classes(config.restrictions())
     found = _knowledge(options, may_write=may_write).query(
         options.text,
@@ -144,36 +125,33 @@ def query(options: Namespace) -> int:
     for note in found.notes:
         _note(note)
     results: list[dict[str, Any]] = []
+    lines = [] if found.answers else ["nothing was found"]
     for answer in found.answers:
-        where = {"repository": answer.repository} if options.everywhere else {}
-        results.append(
-            {
-                **where,
-                "path": answer.path,
-                "start": answer.start,
-                "end": answer.end,
-                "heading" if answer.is_prose else "symbol": answer.heading,
-                "score": round(answer.score, 4),
-                "stale": answer.is_stale,
-                "text": answer.text,
-                "marks": marks(answer.text, options.text),
-            }
-        )
-    lines = [] if results else ["nothing was found"]
-    for result in results:
-        place_of = f"{result['path']}:{result['start']}-{result['end']}"
-        place_of = os.path.join(result.get("repository", ""), place_of)
-        name = result.get("symbol") or result.get("heading") or ""
-        stale = "  (changed since)" if result["stale"] else ""
-        lines.append(_in_one_line(f"{place_of}  {name}".rstrip() + f"  {result['score']:.3f}{stale}"))
-        lines += [*(f"    {line}" for line in _body(result)), ""]
-    show(options, {"query": options.text, "results": results, "notes": found.notes}, "\n".join(lines))
+        result = {
+            **({"repository": answer.repository} if options.everywhere else {}),
+            "path": answer.path,
+            "start": answer.start,
+            "end": answer.end,
+            "heading" if answer.is_prose else "symbol": answer.heading,
+            "score": round(answer.score, 4),
+            "stale": answer.is_stale,
+            "text": answer.text,
+            "marks": marks(answer.text, options.text),
+        }
+        results.append(result)
+        root = answer.repository if options.everywhere else ""
+        place = os.path.join(root, f"{answer.path}:{answer.start}-{answer.end}")
+        stale = "  (changed since)" if answer.is_stale else ""
+        lines.append(_in_one_line(f"{place}  {answer.heading}".rstrip() + f"  {answer.score:.3f}{stale}"))
+        lines += [*(f"    {line}" for line in _excerpt(result)), ""]
+    note = ""
     if any(answer.is_stale for answer in found.answers):
-        _note("some of these files have changed since they were indexed: `rolecall knowledge sync`")
-    return 0 if found.answers else 1
+        note = "note: some of these files have changed since they were indexed: `rolecall knowledge sync`"
+    reply = {"query": options.text, "results": results, "notes": found.notes}
+    return CommandResult(reply, lines, code=0 if found.answers else 1, note=note)
 
 
-def _body(result: dict[str, Any]) -> list[str]:
+def _excerpt(result: dict[str, Any]) -> list[str]:
     """Return the lines of a passage that contain the most words of the question, with these words marked."""
     begin, end = paint("|", "bold").split("|") if has_color(sys.stdout) else ("«", "»")
     marked: list[str] = []
@@ -192,9 +170,6 @@ def _body(result: dict[str, Any]) -> list[str]:
     return [*before, *lines[top : top + _MOST_LINES], *after]
 
 
-# -- status, show, forget --
-
-
 @verb(
     "knowledge status",
     "show what is indexed, and what has changed since",
@@ -205,11 +180,9 @@ def show_status(options: Namespace) -> CommandResult:
     if options.everywhere:
         known = Knowledge.repositories().items()
         rows = [{"repository": root, "indexed": is_indexed} for root, is_indexed in known]
-        text = "\n".join(
-            _in_one_line(f"{row['repository']}{'' if row['indexed'] else '  (its index is gone)'}")
-            for row in rows
-        )
-        return CommandResult({"repositories": rows}, text or "no repository has been indexed yet")
+        lines = [f"{root}{'' if is_indexed else '  (its index is gone)'}" for root, is_indexed in known]
+        text = [_in_one_line(line) for line in lines] or ["no repository has been indexed yet"]
+        return CommandResult({"repositories": rows}, text)
     status = _knowledge(options).status()
     reply = {
         "repository": status.root,
@@ -248,7 +221,7 @@ def show_status(options: Namespace) -> CommandResult:
         lines.append(f"  left out: {plural(len(status.skipped), 'file')}, for example {example}")
     if not status.is_ignored:
         lines.append("  git does not ignore the index: add `knowledge.db*` to .gitignore")
-    return CommandResult(reply, "\n".join(lines))
+    return CommandResult(reply, lines)
 
 
 @verb(
@@ -277,9 +250,8 @@ def show_passages(options: Namespace) -> CommandResult:
     if line is None:
         text = table(cells, ("lines", "what"))
     else:
-        text = "\n\n".join(
-            f"{lines}  {trail}\n{each.text}" for (lines, trail), each in zip(cells, found, strict=True)
-        )
+        blocks = [f"{lines}  {trail}\n{each.text}" for (lines, trail), each in zip(cells, found, strict=True)]
+        text = "\n\n".join(blocks)
     return CommandResult({"path": found[0].path, "passages": rows}, text)
 
 
@@ -299,9 +271,6 @@ def forget(options: Namespace) -> CommandResult:
     was_there = knowledge.forget()
     text = f"the index of {knowledge.folder} was deleted; {'knowledge.yaml stays' if was_there else 'there was none'}"
     return CommandResult({"repository": knowledge.folder, "removed": was_there}, text)
-
-
-# -- serve --
 
 
 @verb(

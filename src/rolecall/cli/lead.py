@@ -4,6 +4,7 @@ thread."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from argparse import Namespace
@@ -17,7 +18,7 @@ from rolecall.cli.lead_view import Board, LeadView, fold, fold_lines, messages, 
 from rolecall.cli.output import STORE, paint, read_input, say, tell
 from rolecall.cli.parser import report
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED
-from rolecall.cli.thread_play import View, play, run_attended
+from rolecall.cli.thread_play import View, play, take_steps
 from rolecall.errors import NotFound, RolecallError, UsageError, explain_missing
 from rolecall.store.lazy import Module
 from rolecall.threads.state import ENDED, Status
@@ -66,14 +67,33 @@ Ctrl-C stops the Lead's turn; an empty line then lets it continue. Ctrl-D leaves
 def lead(options: Namespace) -> CommandResult | int:
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with Rolecall(options.store) as rolecall:
-        thread = _find(options, rolecall)
+        thread = _find_conversation(options, rolecall)
         if is_terminal:
             return LeadConversation(options, rolecall, thread).hold()
-        return _say_once(options, rolecall, thread)
+        piped = "" if sys.stdin.isatty() else read_input("-").strip()
+        text = "\n\n".join(filter(None, (options.prompt, piped)))
+        if text:
+            thread = _speak(options, rolecall, thread, text)
+        if thread is None:
+            raise UsageError("nothing was said", hint="Write it after `rolecall lead`, or pipe it in.")
+        if thread.notice:
+            tell(f"⚠ {thread.notice}")
+        if thread.state.status == Status.SUSPENDED and not text:
+            raise UsageError("the Lead waits for your message", hint="Write it after `rolecall lead`.")
+        number = _take_turn(options, thread, View())
+        problem = _explain(thread)
+        spoken = [words for is_person, words in messages(thread) if not is_person]
+        answer = spoken[-1].strip() if spoken and not problem and not number else ""
+        if problem:
+            tell(f"✗ {problem}")
+        thread.leave()
+        onward = f"continue: {in_this_store(options, f'rolecall lead --thread {thread.id}')}"
+        code = INTERRUPTED if number else CODES.get(thread.status, 5) if problem else 0
+        reply = {"thread": thread.id, "answer": answer, "reason": problem}
+        return CommandResult(reply, answer, code, note=onward)
 
 
-def _find(options: Namespace, rolecall: Rolecall) -> Thread | None:
-    """Return the conversation to continue, or None to begin a new one."""
+def _find_conversation(options: Namespace, rolecall: Rolecall) -> Thread | None:
     if options.thread:
         thread = rolecall.thread(options.thread)
         if thread.state.name != "lead":
@@ -94,7 +114,6 @@ def _find(options: Namespace, rolecall: Rolecall) -> Thread | None:
 
 
 def _speak(options: Namespace, rolecall: Rolecall, thread: Thread | None, text: str) -> Thread:
-    """Send a message to a conversation, or begin a conversation with the message."""
     if thread is None:
         return rolecall.talk(text, agent=options.agent, limits=dict(options.limit))
     if options.limit:
@@ -106,51 +125,15 @@ def _speak(options: Namespace, rolecall: Rolecall, thread: Thread | None, text: 
 
 def _take_turn(options: Namespace, thread: Thread, view: View, *, steps: int | None = None) -> int:
     """Let the Lead answer. Return the number of the signal that stopped the Lead, or 0."""
-
     if thread.state.status in (*ENDED, Status.SUSPENDED):
         return 0
-    _, stopped = run_attended(
-        view,
-        lambda stopped: thread.advance(
-            watch=stopped.watch, cancel=stopped.cancel, steps=steps, agent=options.agent, needs_all=False
-        ),
-    )
+    _, stopped = take_steps(options, thread, view, steps=steps, is_run=False)
     return stopped.number
 
 
 def _explain(thread: Thread) -> str:
-    """Return the reason why nobody answers although it is not the person's turn, or an empty text if it is the person's
-    turn or the thread is completed."""
+    """Return why nobody answers, or an empty text if it is the person's turn or the thread is completed."""
     return "" if thread.role == "user" or thread.status == "completed" else thread.reason
-
-
-# -- in a pipe --
-
-
-def _say_once(options: Namespace, rolecall: Rolecall, thread: Thread | None) -> CommandResult | int:
-    piped = "" if sys.stdin.isatty() else read_input("-").strip()
-    text = "\n\n".join(filter(None, (options.prompt, piped)))
-    if text:
-        thread = _speak(options, rolecall, thread, text)
-    if thread is None:
-        raise UsageError("nothing was said", hint="Write it after `rolecall lead`, or pipe it in.")
-    if thread.notice:
-        tell(f"⚠ {thread.notice}")
-    if thread.state.status == Status.SUSPENDED and not text:
-        raise UsageError("the Lead waits for your message", hint="Write them behind `rolecall lead`.")
-    number = _take_turn(options, thread, View())
-    problem = _explain(thread)
-    spoken = [words for is_person, words in messages(thread) if not is_person]
-    answer = spoken[-1].strip() if spoken and not problem and not number else ""
-    if problem:
-        tell(f"✗ {problem}")
-    thread.leave()
-    tell(f"continue: {in_this_store(options, f'rolecall lead --thread {thread.id}')}")
-    code = INTERRUPTED if number else CODES.get(thread.status, 5) if problem else 0
-    return CommandResult({"thread": thread.id, "answer": answer, "reason": problem}, answer, code)
-
-
-# -- on a terminal --
 
 
 class LeadConversation:
@@ -172,11 +155,8 @@ class LeadConversation:
             show_history(self._thread)
             self._explain_stop(self._thread)
         elif not self._options.prompt:
-            say(
-                paint(
-                    "You talk with the Lead of this project. /help explains keys, tags and commands.", "dim"
-                )
-            )
+            how = "You talk with the Lead of this project. /help explains keys, tags and commands."
+            say(paint(how, "dim"))
             try:  # report a missing agent before the person writes; /board and /answer work without an agent
                 lead_book = self._rolecall.load_workflow("lead").playbook
                 for _, error in self._rolecall.missing_agents(lead_book, self._options.agent):
@@ -199,12 +179,7 @@ class LeadConversation:
                     self._command(*said.split(None, 1))
                 except RolecallError as error:
                     report(error)
-            elif (
-                said.startswith("/")
-                and " " not in said
-                and said not in self._rolecall.tags()
-                and "/" not in said[1:]
-            ):
+            elif re.fullmatch("/[^ /]*", said) and said not in self._rolecall.tags():
                 say(f"unknown command {said}; /help lists them")
             elif (said or self._is_stopped) and not self._turn(said):
                 return self._leave()
@@ -234,12 +209,9 @@ class LeadConversation:
         if thread.status == "completed":
             say(paint(fold("This conversation has ended; your next message begins a new one."), "dim"))
         elif self._is_stopped:
-            is_elsewhere = thread.status == Status.RUNNING
-            stopped = (
-                "Another process runs this conversation."
-                if is_elsewhere
-                else "The Lead's last turn was stopped."
-            )
+            stopped = "The Lead's last turn was stopped."
+            if thread.status == Status.RUNNING:
+                stopped = "Another process runs this conversation."
             why = _explain(thread) or stopped
             how = fold("Press Enter to let it try again, or write something else.")
             say(f"{fold_lines(f'⚠ {why}')}\n{paint(how, 'dim')}")
@@ -289,9 +261,10 @@ class LeadConversation:
             say("")
         elif command == "/new" or (command == "/close" and thread is not None):
             if command == "/close" and thread is not None and not thread.has_ended:
-                thread.answer({"closed": True}) if thread.role == "user" else thread.kill(
-                    "closed by its user"
-                )
+                if thread.role == "user":
+                    thread.answer({"closed": True})
+                else:
+                    thread.kill("closed by its user")
                 say("the conversation has ended")
             if thread is not None:
                 thread.leave()

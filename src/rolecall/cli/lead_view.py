@@ -41,9 +41,8 @@ class Markdown:
         """Return a line in the form in which it is printed: headings are bold, and code is unchanged."""
         stripped = line.strip()
         if stripped.startswith(("```", "~~~")):
-            self._fence = (
-                "" if self._fence and stripped.startswith(self._fence) else self._fence or stripped[:3]
-            )
+            is_end = self._fence and stripped.startswith(self._fence)
+            self._fence = "" if is_end else self._fence or stripped[:3]
             return paint(line, "dim")
         if self._fence or stripped.startswith("|"):
             return line
@@ -76,9 +75,8 @@ class Board:
         self._rolecall = rolecall
         self.thread = thread
         """The thread of this conversation, or None if it has not begun."""
-        self._place = repository.root_around(os.path.realpath(rolecall.folder)) or os.path.realpath(
-            rolecall.folder
-        )
+        folder = os.path.realpath(rolecall.folder)
+        self._place = repository.root_around(folder) or folder
         self._known: list[str] = []
         self._read_at = 0.0
         self._at_work: set[str] = set()
@@ -110,25 +108,25 @@ class Board:
         return news
 
     def list_all(self) -> list[str]:
-        """Return everything that is at work, what waits for a person and how to answer it, and the tasks of the
-        cycle."""
+        """Return what is at work, what waits for a person and how to answer it, and the tasks of the cycle."""
         at_work, waiting = self._list_threads()
         signs = {"completed": "✓", "in_progress": "●"}
         tasks = [f"{signs.get(one['status'], '○')} {one['id']} {one['title']}" for one in self._list_tasks()]
-        waits = [
-            f"{one['name']} · {short(own_words(one['title'] or ''), 40)}: "
-            + (_word_continuation(one) if one["continue"] else one["reason"])
-            for one in waiting
-        ]
+        waits = []
+        for one in waiting:
+            onward, how = one["continue"], one["reason"]
+            if onward:
+                is_answered_here = onward.code in ("answer_thread", "resume_thread")
+                how = f"/answer {one['thread']}" if is_answered_here else word_command(onward)
+            waits.append(f"{one['name']} · {short(own_words(one['title'] or ''), 40)}: {how}")
         parts = {"at work": at_work, "waiting for you": waits, "tasks": tasks}
-        shown = [
-            line for name, lines in parts.items() if lines for line in (name, *(f"  {one}" for one in lines))
-        ]
+        shown: list[str] = []
+        for name, lines in parts.items():
+            shown += [name, *(f"  {line}" for line in lines)] if lines else []
         return shown or ["nothing runs, and nothing waits for you"]
 
     def list_waiting(self) -> list[JsonObject]:
-        """Return the threads of this project that wait for a person, newest first, in the form that `Thread.entry`
-        returns."""
+        """Return what `Thread.entry` returns for each thread that waits for a person, newest first."""
         return self._list_threads()[1]
 
     def _list_threads(self) -> tuple[list[str], list[JsonObject]]:
@@ -170,12 +168,6 @@ class Board:
         return []
 
 
-def _word_continuation(entry: JsonObject) -> str:
-    """Return what to type here, or in a shell, to continue a thread."""
-    is_answered_here = entry["continue"].code in ("answer_thread", "resume_thread")
-    return f"/answer {entry['thread']}" if is_answered_here else word_command(entry["continue"])
-
-
 class LeadView(View):
     """A view of one turn of the Lead. On a terminal, the text being written, the agent at work and the board are shown
     below the turn."""
@@ -205,20 +197,28 @@ class LeadView(View):
             self._speak(str(body["text"]))
         elif kind == "tool_call":
             self._end_paragraph()
-            self._say(
-                paint(f"  {short(gist(kind, body, folders=self._folders), columns_of_terminal() - 4)}", "dim")
-            )
+            what = short(gist(kind, body, folders=self._folders), columns_of_terminal() - 4)
+            self._say(paint(f"  {what}", "dim"))
         elif kind == "usage":
             self._usage = body
         elif kind == "step":
-            self._finish(body)
+            self._end_paragraph()
+            step = self._thread.rolecall.find_step(body["step"])
+            if step.agent == HUMAN or step.role.startswith("$"):
+                return
+            answer = step.body if step.body.strip() else str(step.output.get("reason") or "")
+            if "".join(answer.split()) not in "".join(self._said.split()):  # the agent does not stream
+                self._speak(answer.strip() + "\n")
+            ms = step.payload["completed_at"] - step.payload["started_at"]
+            used = [step.agent, duration(ms / 1000), *Amounts.of(step.payload.get("usage", {})).words()]
+            self._say(paint(fold(" · ".join(short(word, 30) for word in used)), "dim"))
+            self._agent = self._said = ""
         elif kind == "attempt_failed":
             self._end_paragraph()
             self._failure = str(body["error"])
         elif kind == "limited":
-            self._say(
-                f"◷ {body['reason']}\n  waits until {local_time(int(body['until']))}; Ctrl-C stops waiting"
-            )
+            until = local_time(int(body["until"]))
+            self._say(f"◷ {body['reason']}\n  waits until {until}; Ctrl-C stops waiting")
         elif kind == "remark":
             self._say(f"⚠ {body['text']}")
 
@@ -236,20 +236,6 @@ class LeadView(View):
             line, self._line = self._line, ""
             self._say(self._markdown.fold(line))
         self._is_apart = True
-
-    def _finish(self, body: JsonObject) -> None:
-        """Print the answer of an agent that does not stream, and what the turn has used."""
-        self._end_paragraph()
-        step = self._thread.rolecall.find_step(body["step"])
-        if step.agent == HUMAN or step.role.startswith("$"):
-            return
-        answer = str(step.output.get("reason") or "") if not step.body.strip() else step.body
-        if "".join(answer.split()) not in "".join(self._said.split()):
-            self._speak(answer.strip() + "\n")
-        ms = step.payload["completed_at"] - step.payload["started_at"]
-        used = [step.agent, duration(ms / 1000), *Amounts.of(step.payload.get("usage", {})).words()]
-        self._say(paint(fold(" · ".join(short(word, 30) for word in used)), "dim"))
-        self._agent = self._said = ""
 
     def tick(self) -> None:
         height = self._now.height
@@ -275,8 +261,7 @@ class LeadView(View):
 
 
 def messages(thread: Thread) -> Iterator[tuple[bool, str]]:
-    """Yield the messages of a conversation, oldest first. Each message comes after a flag that says whether a person
-    wrote it."""
+    """Yield whether a person wrote it, and the text, for each message of a conversation, oldest first."""
     yield True, own_words(thread.prompt)
     for step in thread.steps:
         if step.role == "$PERSON":

@@ -6,9 +6,10 @@ from __future__ import annotations
 from argparse import Namespace
 from shlex import join
 
-from rolecall.cli import CommandResult, argument, either, flag, verb
+from rolecall.api import Project
+from rolecall.cli import CommandResult, argument, either, flag, repeated, verb
 from rolecall.cli.output import table, warn
-from rolecall.cli.project import MESSAGE, PROJECT, SOURCE, project_of, read_text, reply_text
+from rolecall.cli.project import MESSAGE, PROJECT, SOURCE, read_text, reply_text
 from rolecall.errors import UsageError
 from rolecall.nexus.memory import NoteOverlap
 from rolecall.nexus.note_name import CATEGORIES
@@ -35,12 +36,8 @@ _MOST_CHARACTERS = 200
 )
 def add(options: Namespace) -> CommandResult:
     try:
-        reply = project_of(options).remember(
-            options.name,
-            read_text(options),
-            category=options.category,
-            into=options.into,
-            is_new=options.new,
+        reply = Project(options.project).remember(
+            options.name, read_text(options), category=options.category, into=options.into, is_new=options.new
         )
     except NoteOverlap as overlap:
         text = ["-m", options.message] if options.message is not None else [options.source]
@@ -51,12 +48,10 @@ def add(options: Namespace) -> CommandResult:
         into = _command(options, *words, "--into", overlap.matches[0].name)
         hint = f"Put it there: `{into}`\n  or keep it apart: `{_command(options, *words, '--new')}`"
         raise UsageError(overlap.message, hint=hint) from overlap
-    wrote = f"{'wrote' if reply['created'] else 'added to'} {reply['path']}"
-    return CommandResult(reply, wrote)
+    return CommandResult(reply, f"{'wrote' if reply['created'] else 'added to'} {reply['path']}")
 
 
 def _command(options: Namespace, *words: str) -> str:
-    """Return the next command to type, with the --project option of this command."""
     return join(["rolecall", *words, *(["--project", options.project] if options.project else [])])
 
 
@@ -68,25 +63,17 @@ def _command(options: Namespace, *words: str) -> str:
     PROJECT,
 )
 def list_notes(options: Namespace) -> CommandResult:
-    project = project_of(options)
+    project = Project(options.project)
     if options.context:
         files = project.note_files("context")
         found = [{"name": one.name, "size": one.size, "path": one.path} for one in files]
-        return CommandResult(
-            found, "\n".join(str(entry["path"]) for entry in found) or "the project has no context files"
-        )
+        return CommandResult(found, [one.path for one in files] or ["the project has no context files"])
     notes = project.memories()
-    rows = [
-        (
-            one["name"],
-            one["category"],
-            one["size"],
-            (one["lastAccess"] or "never")[:16].replace("T", " "),
-            one["accessCount"],
-            f"{one['ageDays']} d",
-        )
-        for one in notes
-    ]
+    rows = []
+    for one in notes:
+        read = (one["lastAccess"] or "never")[:16].replace("T", " ")
+        age = f"{one['ageDays']} d"
+        rows.append((one["name"], one["category"], one["size"], read, one["accessCount"], age))
     headings = ("name", "category", "bytes", "last read", "reads", "age")
     return CommandResult(notes, table(rows, headings) if rows else "there are no notes yet")
 
@@ -100,7 +87,7 @@ def list_notes(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def read(options: Namespace) -> CommandResult | None:
-    return reply_text(options, project_of(options).recall(options.name, agent=options.agent, warn=warn))
+    return reply_text(options, Project(options.project).recall(options.name, agent=options.agent, warn=warn))
 
 
 @verb(
@@ -114,11 +101,11 @@ def read(options: Namespace) -> CommandResult | None:
     PROJECT,
 )
 def merge(options: Namespace) -> CommandResult:
-    reply = project_of(options).merge_memories(options.first, options.second, into=options.into)
+    reply = Project(options.project).merge_memories(options.first, options.second, into=options.into)
     pairs = zip(reply["removed"], reply["restore"], strict=True)
     lines = [f"wrote {reply['path']}"]
     lines += [f"removed {name}; this brings it back: {command}" for name, command in pairs]
-    return CommandResult(reply, "\n".join(lines))
+    return CommandResult(reply, lines)
 
 
 @verb(
@@ -135,7 +122,7 @@ def merge(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def gc(options: Namespace) -> CommandResult:
-    project = project_of(options)
+    project = Project(options.project)
     if not options.delete and not options.auto:
         found, lines = [], []
         for candidate in project.forgettable():
@@ -144,17 +131,14 @@ def gc(options: Namespace) -> CommandResult:
             found.append({**candidate, "command": command})
             lines += ["", name, *(f"  {signal['id']:11} {signal['reason']}" for signal in signals)]
             lines.append(f"  delete it: {command}")
-        return CommandResult({"candidates": found}, "\n".join(lines[1:]) or "no note should be deleted")
+        return CommandResult({"candidates": found}, lines[1:] or ["no note should be deleted"])
     if options.auto:
         reply = project.forget_automatically()
     else:
         reply = {"deleted": project.forget(options.delete), "stayed": []}
     lines = [f"removed {each['name']}; this brings it back: {each['restore']}" for each in reply["deleted"]]
     lines += [f"{each['name']} stays: {each['reason']}" for each in reply["stayed"]]
-    return CommandResult(reply, "\n".join(lines) or "nothing was deleted")
-
-
-# -- rules --
+    return CommandResult(reply, lines or ["nothing was deleted"])
 
 
 @verb(
@@ -165,11 +149,11 @@ def gc(options: Namespace) -> CommandResult:
     argument("name", "NAME", "what it is about: commit-messages"),
     SOURCE,
     MESSAGE,
-    argument("--tag", "TAG", "where it applies: frontend", action="append", default=[]),
+    repeated("--tag", "TAG", "where it applies: frontend"),
     PROJECT,
 )
 def add_rule(options: Namespace) -> CommandResult:
-    reply = project_of(options).add_rule(options.name, read_text(options), tags=options.tag)
+    reply = Project(options.project).add_rule(options.name, read_text(options), tags=options.tag)
     return CommandResult(reply, f"wrote {reply['path']}")
 
 
@@ -181,7 +165,7 @@ def add_rule(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def list_rules(options: Namespace) -> CommandResult:
-    rules = project_of(options).rules(tag=options.tag)
+    rules = Project(options.project).rules(tag=options.tag)
     rows = [(entry["name"], ", ".join(entry["tags"]), entry["size"]) for entry in rules]
     return CommandResult(rules, table(rows, ("name", "tags", "bytes")) if rows else "there are no rules yet")
 
@@ -194,4 +178,4 @@ def list_rules(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def read_rule(options: Namespace) -> CommandResult | None:
-    return reply_text(options, project_of(options).rule(options.name))
+    return reply_text(options, Project(options.project).rule(options.name))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rolecall.api import reader
-from rolecall.checks.choose import AgentChoice, choose, find_programs, open_roles, ready_agents
+from rolecall.checks.choose import choose, find_programs, open_roles, ready_agents
 from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.output import table
 from rolecall.errors import UsageError
@@ -56,15 +55,15 @@ def _copy(source: str, name: str) -> CommandResult:
                 )
         workflow = rolecall.define(str(gallery.path_of(source))).workflow
     # The file does not name the configured agent, so that it follows the configuration. Only judges get another agent.
-    default, roles, left_open = (
-        settings.get("defaultAgent"),
-        open_roles(workflow, {}),
-        open_roles(workflow, settings),
-    )
+    default = settings.get("defaultAgent")
+    roles, left_open = open_roles(workflow, {}), open_roles(workflow, settings)
     adapter = configured_agent(settings, default)[0].partition(":")[0] if default else ""
     chosen = choose(workflow, roles, ready_agents(find_programs(env, Path.cwd())), default=adapter)
     chosen = {role: one for role, one in chosen.items() if one.is_second or role in left_open}
-    text = _name_agents(text.replace(f"name: {source}\n", f"name: {name}\n", 1), chosen)
+    text = text.replace(f"name: {source}\n", f"name: {name}\n", 1)
+    for role, one in chosen.items():  # all workflows of the gallery have the same layout
+        head = rf"^  {re.escape(role)}:\n"
+        text = re.sub(head, rf"\g<0>    agent: {one.agent}\n", text, count=1, flags=re.M)
 
     os.makedirs(folder, exist_ok=True)
     with open(path, "x", encoding="utf-8") as file:
@@ -77,25 +76,13 @@ def _copy(source: str, name: str) -> CommandResult:
         "open": [role for role in left_open if role not in chosen],
     }
     others = [role for role in roles if role not in chosen and role not in shown["open"]]
-    lines = [f"{shown['file']}, a copy of {source} that is yours to edit", *_explain(chosen)]
+    lines = [f"{shown['file']}, a copy of {source} that is yours to edit"]
+    for one in dict.fromkeys(chosen.values()):
+        why = "judges the work of the other" if one.is_second else "is ready here"
+        played = ", ".join(role for role in chosen if chosen[role] == one)
+        lines.append(f"  {one.agent} {why}, and plays {played}")
     if others and default:
         lines.append(f"  {default} is configured, and plays {', '.join(others)}")
     if shown["open"]:
         lines.append(f"  no agent is ready here to play {', '.join(shown['open'])}; see `rolecall doctor`")
-    return CommandResult(shown, "\n".join([*lines, "", f"Run it: rolecall run {name} -p 'TASK'"]))
-
-
-def _explain(chosen: Mapping[str, AgentChoice]) -> Iterator[str]:
-    """Yield which agent plays which roles, and why."""
-    for one in dict.fromkeys(chosen.values()):
-        why = "judges the work of the other" if one.is_second else "is ready here"
-        yield f"  {one.agent} {why}, and plays {', '.join(role for role in chosen if chosen[role] == one)}"
-
-
-def _name_agents(text: str, chosen: Mapping[str, AgentChoice]) -> str:
-    """Add an `agent` key to roles in the text of a gallery workflow. All gallery workflows have the same layout."""
-    for role, one in chosen.items():
-        text = re.sub(
-            rf"^  {re.escape(role)}:\n", rf"\g<0>    agent: {one.agent}\n", text, count=1, flags=re.M
-        )
-    return text
+    return CommandResult(shown, [*lines, "", f"Run it: rolecall run {name} -p 'TASK'"])

@@ -30,11 +30,7 @@ _PAUSES = (1.0, 5.0)
 _LINE = 200
 
 
-@verb(
-    "notify",
-    "send a test notification in every way configured under `notify`",
-    "rolecall notify",
-)
+@verb("notify", "send a test notification in every way configured under `notify`", "rolecall notify")
 def notify(_options: Namespace) -> CommandResult:
     settings = notifications.settings()
     if not any(settings.get(key) for key in ("command", "webhook", "desktop")):
@@ -55,7 +51,7 @@ def notify(_options: Namespace) -> CommandResult:
     sent = dict(send(settings, trial))
     lines = [f"{way}: {problem or 'sent'}" for way, problem in sent.items()]
     problems = {way: problem for way, problem in sent.items() if problem}
-    return CommandResult({"sent": [*sent], "problems": problems}, "\n".join(lines), code=1 if problems else 0)
+    return CommandResult({"sent": [*sent], "problems": problems}, lines, code=1 if problems else 0)
 
 
 def main() -> None:
@@ -68,47 +64,35 @@ def main() -> None:
 
 def send(settings: Mapping[str, Any], message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Send a notification in every way that the configuration names. Yield the name of each way with its problem, which
-    is empty if there was none."""
-    full = _complete(settings, message)
-    if words := settings.get("command"):
-        yield "command", _run([_fill(str(word), full) for word in words], json.dumps(full))
-    if address := settings.get("webhook"):
-        yield "webhook", _post(str(address), json.dumps(full))
-    if settings.get("desktop"):
-        yield "desktop", _show(str(full["title"] or full["thread"]), str(full["text"]))
-
-
-def _complete(settings: Mapping[str, Any], message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message with three more fields: a line of text, the address of the thread's page (if a page is
-    running), and the next command."""
+    is empty if there was none. Commands and webhooks get three more fields: a line of text, the address of the thread's
+    page (if a page is running), and the next command."""
     thread, onward = str(message.get("thread", "")), message.get("onward") or {}
     code = onward.get("code") or ("answer_thread" if message["event"] == "waits" else "show_thread")
     hint = Hint("", code, thread=thread, limit=onward.get("limit", ""))
     page = settings.get("page") or control.running_page(config.home())
     reason = " ".join(str(message.get("reason") or "").split())
-    told = {
-        "waits": "waits for you",
-        "limited": f"waits until {local_time(message.get('until') or 0)}",
-        "discarded": "was discarded",
-    }.get(message["event"], message["event"])
-    text = f"{told}: {reason}" if reason else told
-    return {
+    until = local_time(message.get("until") or 0)
+    told = {"waits": "waits for you", "limited": f"waits until {until}", "discarded": "was discarded"}
+    text = told.get(message["event"], message["event"]) + (f": {reason}" if reason else "")
+    full = {
         **{key: value for key, value in message.items() if key != "onward"},
         "text": text if len(text) <= _LINE else f"{text[: _LINE - 1]}…",
         "page": f"{str(page).rstrip('/')}/threads/{thread}" if page and thread else page,
         "command": hints.command(hint) if thread else "",
     }
+    if words := settings.get("command"):
+        fields = {**full, "address": full["page"] or full["command"]}
 
+        def fill(found: re.Match[str]) -> str:
+            value = fields.get(found[1], found[0])
+            return "" if value is None else str(value)
 
-def _fill(word: str, message: Mapping[str, Any]) -> str:
-    """Return a word of the command in which fields named in braces are replaced by their values."""
-    fields = {**message, "address": message["page"] or message["command"]}
-
-    def fill(found: re.Match[str]) -> str:
-        value = fields.get(found[1], found[0])
-        return "" if value is None else str(value)
-
-    return re.sub(r"\{(\w+)\}", fill, word)  # in one pass, because a value can contain braces
+        # Fields in braces are replaced in one pass, because a value can contain braces.
+        yield "command", _run([re.sub(r"\{(\w+)\}", fill, str(word)) for word in words], json.dumps(full))
+    if address := settings.get("webhook"):
+        yield "webhook", _post(str(address), json.dumps(full))
+    if settings.get("desktop"):
+        yield "desktop", _show(str(full["title"] or full["thread"]), str(full["text"]))
 
 
 def _run(words: Sequence[str], text: str) -> str:
@@ -147,13 +131,9 @@ def _post(address: str, text: str) -> str:
 
 
 def _show(title: str, text: str) -> str:
-    """Show a desktop notification."""
     if sys.platform == "darwin":
-        lines = [
-            "on run argv",
-            "display notification (item 2 of argv) with title (item 1 of argv)",
-            "end run",
-        ]
+        notification = "display notification (item 2 of argv) with title (item 1 of argv)"
+        lines = ("on run argv", notification, "end run")
         return _run(["osascript", *(word for line in lines for word in ("-e", line)), "--", title, text], "")
     if shutil.which("notify-send") is None or not config.has_display():
         return "this machine has no desktop, or lacks notify-send"

@@ -7,8 +7,8 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rolecall.cli import argument, program
@@ -19,6 +19,7 @@ from rolecall.store.lazy import Module
 if TYPE_CHECKING:
     import unicodedata
 
+    from rolecall.cli import Text
     from rolecall.store import atomic
     from rolecall.workflow import document
 else:
@@ -68,7 +69,7 @@ def format_of(options: Namespace) -> str:
     return options.format or "text"
 
 
-def show(options: Namespace, value: Any, text: str | Callable[[], str] | None = None) -> None:
+def show(options: Namespace, value: Any, text: Text | None = None) -> None:
     """Print a result. `text` is its form for people; without it, people see indented JSON."""
     kind = format_of(options)
     if kind == "json":
@@ -84,7 +85,7 @@ def show(options: Namespace, value: Any, text: str | Callable[[], str] | None = 
     elif text is None:
         print(printable(json.dumps(value, ensure_ascii=False, indent=2)))
     else:
-        shown = text if isinstance(text, str) else text()
+        shown = text() if callable(text) else text if isinstance(text, str) else "\n".join(text)
         if options.verb.name.split()[0] in _OWN_WORDS:
             shown = under_this_name(shown)
         print(_render(shown, sys.stdout))
@@ -94,9 +95,12 @@ def dump_yaml(value: Any) -> str:
     return document.dump(value)
 
 
-def show_record(
-    options: Namespace, record: Mapping[str, Any], text: str | Callable[[], str] | None = None
-) -> None:
+def word_value(value: Any) -> str:
+    """Return a text unchanged, and any other value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def show_record(options: Namespace, record: Mapping[str, Any], text: Text | None = None) -> None:
     """Print one of several results as soon as it is known."""
     if format_of(options) == "yaml":
         print("---")
@@ -120,7 +124,11 @@ def tell(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    tell(f"{paint('warning:', 'yellow')} {text}")
+    tell(warning(text))
+
+
+def warning(text: str) -> str:
+    return f"{paint('warning:', 'yellow')} {text}"
 
 
 # -- characters and colours --
@@ -172,7 +180,6 @@ def printable(text: str) -> str:
 
 
 def _render(text: str, stream: TextIO) -> str:
-    """Prepare a text for printing: escaped, and coloured if the stream supports colours."""
     return _translate(text, _COLORED if has_color(stream) else _UNCOLORED)
 
 
@@ -253,7 +260,12 @@ def table(
     for at, name in enumerate(headings):
         values = [row[at] for row in rows]
         right.append(all(isinstance(value, (int, float)) for value in values if value != ""))
-        columns.append([value if isinstance(value, Colored) else _cell(value, name) for value in values])
+        column: list[str] = []
+        for value in values:
+            is_count = isinstance(value, int) and not isinstance(value, bool) and name != "id"
+            text = f"{value:,}" if is_count else str(value)
+            column.append(value if isinstance(value, Colored) else " ".join(printable(text).split()))
+        columns.append(column)
     widths = [max(map(_cells, (name, *column))) for name, column in zip(headings, columns, strict=True)]
     kept = list(range(len(headings)))
     dropped = [headings.index(name) for name in spared if name in headings]
@@ -267,15 +279,10 @@ def table(
         kept.remove(dropped.pop(0))
     if folds and fitting[-1] < widths[-1]:
         folded = [fold(text, fitting[-1]) for text in columns[-1]]
-        columns = [
-            [
-                part
-                for text, lines in zip(column, folded, strict=True)
-                for part in (text, *[""] * (len(lines) - 1))
-            ]
-            for column in columns[:-1]
-        ]
-        columns.append([line for lines in folded for line in lines])
+        below = [[""] * (len(lines) - 1) for lines in folded]
+        for at, column in enumerate(columns[:-1]):
+            columns[at] = [part for text, blank in zip(column, below, strict=True) for part in (text, *blank)]
+        columns[-1] = [line for lines in folded for line in lines]
     for at in kept:
         columns[at] = _cut_apart(columns[at], fitting[at])
         if headings[at] in ("status", "state"):
@@ -290,11 +297,6 @@ def table(
             padded.append(pad + row[at] if right[at] else row[at] + pad)
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
-
-
-def _cell(value: Any, heading: str) -> str:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and heading != "id"
-    return " ".join(printable(f"{value:,}" if is_count else str(value)).split())
 
 
 def _fit(widths: list[int], kept: list[int], least: Mapping[int, int], room: int) -> list[int]:
@@ -360,12 +362,12 @@ def columns_of_terminal(*, elsewhere: int = 80) -> int:
 
 
 def _cells(text: str) -> int:
-    """Return the width of a text in terminal cells. Letters of some scripts take two cells; combining marks and colour
-    marks take none."""
     return len(text) if text.isascii() else sum(map(_letter_cells, text))
 
 
 def _letter_cells(letter: str) -> int:
+    """Return the width of a letter in terminal cells. Letters of some scripts take two cells; combining marks and
+    colour marks take none."""
     if unicodedata.combining(letter) or 0xFDD0 <= ord(letter) <= 0xFDEF:
         return 0
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
@@ -401,20 +403,12 @@ class LastLine:
     @property
     def height(self) -> int:
         """How many lines can be drawn so that all of them stay visible, or 0 without a terminal."""
-        if not self._out:
-            return 0
-        try:
-            return max(1, os.get_terminal_size(2).lines - 1)
-        except OSError:
-            return 1
+        return max(1, self._size().lines - 1) if self._out else 0
 
     def draw(self, *lines: str) -> None:
         if not self._out:
             return
-        try:
-            width = os.get_terminal_size(2).columns or 80
-        except OSError:
-            width = 80
+        width = self._size().columns or 80
         shown = [_shorten(printable(line), width - 1) for line in lines]
         if shown != self._drawn:
             self._out.write(self._erase() + "\n".join(shown))
@@ -427,20 +421,25 @@ class LastLine:
             self._out.flush()
             self._drawn = []
 
+    def _size(self) -> os.terminal_size:
+        try:
+            return os.get_terminal_size(2)
+        except OSError:
+            return os.terminal_size((80, 1))
+
     def _erase(self) -> str:
         up = len(self._drawn) - 1
         return f"\r\033[{up}A\033[J" if up > 0 else "\r\033[K"
 
 
-class ProgressLine(LastLine):
-    """A counter for long operations."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self._what = what
-
-    def __call__(self, count: int) -> None:
-        self.draw(f"{self._what}: {count:,}")
+@contextmanager
+def count_progress(what: str) -> Iterator[Callable[[int], None]]:
+    """Show a counter until a long operation ends."""
+    line = LastLine()
+    try:
+        yield lambda count: line.draw(f"{what}: {count:,}")
+    finally:
+        line.clear()
 
 
 # -- input --

@@ -1,4 +1,4 @@
-"""Find a command, parse its options, run it, and turn errors into exit codes."""
+"""Find a command, parse its options, run it, turn errors into exit codes, and explain commands."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from rolecall.cli import (
     SCREEN,
     CommandResult,
     Verb,
+    argument,
     output,
     program,
+    verb,
 )
 from rolecall.errors import Damaged, NotFound, RolecallError, UsageError
 from rolecall.settings import config
@@ -77,28 +79,26 @@ def run(args: list[str]) -> int:
                 is_in_step=bool(config.run()),
                 may_start_threads=config.may_start_threads(),
             )
-        reply = _perform(options)
-        if isinstance(reply, CommandResult):
-            output.show(options, reply.value, reply.text)
-            return reply.code
-        return int(reply or 0)
+        while True:
+            try:
+                reply = options.verb.run(options)
+                break
+            except UsageError as error:
+                # A workflow from a pack that nobody has allowed yet. The command has had no effect so far, so it runs
+                # again once a person has read what the workflow may do, and allowed it.
+                path = getattr(error, "untrusted", "")
+                if not path or not (sys.stdin.isatty() and sys.stderr.isatty()):
+                    raise
+                if not workflow_pack.ask_for_trust(path):
+                    return 1
+        if not isinstance(reply, CommandResult):
+            return int(reply or 0)
+        output.show(options, reply.value, reply.text)
+        if reply.note:
+            output.tell(reply.note)
+        return reply.code
     except RolecallError as error:
         return report(error)
-
-
-def _perform(options: Namespace) -> CommandResult | int | None:
-    """Run a command. If the command would start a workflow from a pack that nobody has allowed yet, show what the
-    workflow may do, ask for permission, and run the command again. The first attempt has had no effect by then."""
-    while True:
-        try:
-            chosen: Verb = options.verb
-            return chosen.run(options)
-        except UsageError as error:
-            path = getattr(error, "untrusted", "")
-            if not path or not (sys.stdin.isatty() and sys.stderr.isatty()):
-                raise
-            if not workflow_pack.ask_for_trust(path):
-                return 1
 
 
 def report(error: RolecallError) -> int:
@@ -163,8 +163,10 @@ def _parse(args: list[str]) -> Namespace:
         if word not in commands:
             before, wanted = " ".join(["rolecall", *args[:count]]), nearest(word, sorted(commands))
             meant = f"Did you mean `{before} {wanted}`? " if wanted else ""
-            if not count and _is_workflow(word):
-                meant = f"Did you mean `rolecall run {word} -p 'What to do'`? "
+            if not count:
+                with suppress(RolecallError, OSError), api.reader() as rolecall:
+                    rolecall.find_workflow(word)
+                    meant = f"Did you mean `rolecall run {word} -p 'What to do'`? "
             raise UsageError(
                 f"unknown command {' '.join(args[: count + 1])!r}",
                 hint=UWF_NAMES.get(" ".join(args[:2]))
@@ -176,13 +178,6 @@ def _parse(args: list[str]) -> Namespace:
     else:  # an incomplete command: the help lists the possible continuations
         args = [*args, "--help"]
     return build_parser(only=args[0]).parse_args(args)
-
-
-def _is_workflow(word: str) -> bool:
-    with suppress(RolecallError, OSError), api.reader() as rolecall:
-        rolecall.find_workflow(word)
-        return True
-    return False
 
 
 def _parse_verb(chosen: Verb, args: list[str]) -> Namespace:
@@ -265,8 +260,7 @@ def _add_verbs(parser: ArgumentParser, verbs: dict[str, Verb]) -> None:
 def _add_command(
     parent: Any, name: str, line: str, description: str, verbs: dict[str, Verb], parents: list[ArgumentParser]
 ) -> ArgumentParser:
-    """Add a command below `parent`. Its help shows all examples if there is one verb, otherwise the first example of
-    each verb."""
+    """Add a command. Its help shows all examples of a single verb, otherwise the first example of each verb."""
     examples = [one.examples for one in verbs.values()]
     if len(examples) > 1:
         examples = [text.splitlines()[0] for text in examples][:_MOST_EXAMPLES]
@@ -311,3 +305,22 @@ class Formatter(RawDescriptionHelpFormatter):
 
 def _epilog(examples: str) -> str:
     return "examples:\n" + "\n".join(f"  {line}" for line in examples.splitlines())
+
+
+@verb(
+    "help",
+    "explain a command",
+    "rolecall help\nrolecall help all\nrolecall help thread start",
+    argument("words", "COMMAND", "a command, and one of its verbs; or all", nargs="*"),
+    has_reply=False,
+)
+def print_help(options: Namespace) -> int:
+    if options.words == ["all"]:
+        print(build_parser(only="help").format_help(), end="")
+        return 0
+    return run([*options.words, "--help"])
+
+
+@verb("version", "print the version", "rolecall version")
+def print_version(_options: Namespace) -> CommandResult:
+    return CommandResult({"version": __version__}, f"rolecall {__version__}")

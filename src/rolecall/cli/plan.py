@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from rolecall.cli import CommandResult, argument, flag, verb
+from rolecall.api import Project
+from rolecall.cli import CommandResult, argument, flag, repeated, verb
 from rolecall.cli.output import pair, plural, read_input, short, table
-from rolecall.cli.project import PROJECT, look, project_of
+from rolecall.cli.project import PROJECT, look
 from rolecall.errors import UsageError
 
 _MOST_CHARACTERS = 300
@@ -19,7 +20,7 @@ _ISSUE = argument("issue_id", "ID", "the issue", type=int)
     "begin a plan; an active one moves to the history",
     "rolecall plan start 'Move the storage' --issue 'Which format?' --issue 'Who migrates?' --research @notes.md",
     argument("topic", "TOPIC", "what the plan is about"),
-    argument("--issue", "TITLE", "a question to decide; give one for each", action="append", default=[]),
+    repeated("--issue", "TITLE", "a question to decide; give one for each"),
     argument(
         "--research",
         "TEXT",
@@ -30,14 +31,14 @@ _ISSUE = argument("issue_id", "ID", "the issue", type=int)
 )
 def start(options: Namespace) -> CommandResult:
     research = read_input(options.research)
-    reply = project_of(options).start_plan(options.topic, options.issue, research=research)
+    reply = Project(options.project).start_plan(options.topic, options.issue, research=research)
     before = "; the plan before it is in the history" if reply["previousArchived"] else ""
     return CommandResult(reply, f"plan {reply['plan_id']} has {plural(reply['issueCount'], 'issue')}{before}")
 
 
 @verb("plan status", "show the active plan", "rolecall plan status", PROJECT)
 def show_status(options: Namespace) -> CommandResult:
-    reply = project_of(options).plan()
+    reply = Project(options.project).plan()
     if not reply["active"]:
         return CommandResult(reply, "no plan is active")
     rows = []
@@ -45,12 +46,10 @@ def show_status(options: Namespace) -> CommandResult:
         rows.append((issue["id"], issue["status"], issue["title"]))
         rows += [("", "", f"→ {issue['decision']}")] if issue.get("decision") else []
     summary = reply["summary"]
-    lines = [
-        f"plan {reply['plan_id']}: {reply['topic']}",
-        table(rows, ("id", "status", "issue → decision"), folds=True),
-        f"{summary['decided']} of {summary['total']} decided",
-    ]
-    return CommandResult(reply, "\n".join(lines))
+    lines = [f"plan {reply['plan_id']}: {reply['topic']}"]
+    lines.append(table(rows, ("id", "status", "issue → decision"), folds=True))
+    lines.append(f"{summary['decided']} of {summary['total']} decided")
+    return CommandResult(reply, lines)
 
 
 @verb(
@@ -89,7 +88,7 @@ def reopen(options: Namespace) -> CommandResult:
 def _update(
     options: Namespace, action: str, issue: int | None = None, title: str | None = None
 ) -> CommandResult:
-    reply = project_of(options).change_issue(action, issue, title)
+    reply = Project(options.project).change_issue(action, issue, title)
     return CommandResult(reply, f"issue {reply['issue']['id']} {next(iter(reply))}")
 
 
@@ -100,15 +99,13 @@ def _update(
     _ISSUE,
     argument("decision", "TEXT", "what was decided, and why; @FILE reads a file, - standard input"),
     flag("--again", "replace an earlier decision"),
-    argument("--agent", "AGENT", "an agent that was consulted", action="append", default=[]),
-    argument("--advice", "AGENT=TEXT", "what an agent advised", action="append", type=pair, default=[]),
-    argument(
-        "--agent-id", "AGENT=ID", "the id of an agent's instance", action="append", type=pair, default=[]
-    ),
+    repeated("--agent", "AGENT", "an agent that was consulted"),
+    repeated("--advice", "AGENT=TEXT", "what an agent advised", type=pair),
+    repeated("--agent-id", "AGENT=ID", "the id of an agent's instance", type=pair),
     PROJECT,
 )
 def decide(options: Namespace) -> CommandResult:
-    project = project_of(options)
+    project = Project(options.project)
     issues = look(project.plan).get("issues", ())
     before = next((issue.get("decision") for issue in issues if issue["id"] == options.issue_id), None)
     if before and not options.again:

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from rolecall.agents import ADAPTERS, SPOKEN
 from rolecall.agents.presence import check_present
 from rolecall.api import Crew, Project, Rolecall
-from rolecall.cli import argument, flag, verb
-from rolecall.cli.arguments import AGENT
+from rolecall.cli import CommandResult, argument, flag, repeated, verb
+from rolecall.cli.arguments import AGENT, at_once
 from rolecall.cli.hints import word
-from rolecall.cli.output import STORE, between, format_of, tell
+from rolecall.cli.output import STORE, between, format_of
 from rolecall.cli.plan_view import (
     DEFAULT_AT_ONCE,
     TaskLines,
+    describe_rows,
     repeat_command,
-    show_outlook,
-    show_rows,
+    view_outlook,
     with_command,
 )
-from rolecall.cli.project import PROJECT, project_of
+from rolecall.cli.project import PROJECT
 from rolecall.cli.thread_play import EventRecords, Stopped, run_attended
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.files import git, merge
@@ -70,33 +70,24 @@ class CastRole(NamedTuple):
     "plan run",
     "run this cycle's tasks with agents, in parallel up to --at-once",
     "rolecall plan run --dry-run\nrolecall plan run --agent claude --at-once 4\nrolecall plan run --task 3",
-    argument(
-        "--at-once",
-        "N",
-        f"how many tasks run at once (default: {DEFAULT_AT_ONCE})",
-        type=between(1),
-        default=DEFAULT_AT_ONCE,
-    ),
-    argument(
+    at_once("tasks", DEFAULT_AT_ONCE),
+    repeated(
         "--task",
         "ID",
         "only this task; may be repeated. If its thread failed, it begins again in a new one",
         type=between(1),
-        action="append",
-        default=[],
     ),
     AGENT,
     flag(
-        "--worktrees",
-        "do each task in its own git worktree, and merge it into the project when it is done",
+        "--worktrees", "do each task in its own git worktree, and merge it into the project when it is done"
     ),
     argument("--check", "COMMAND", "with --worktrees: must succeed after each merge, or the merge is undone"),
     flag("--dry-run", "show who would do what in which order; run nothing"),
     PROJECT,
     STORE,
 )
-def run(options: Namespace) -> int:
-    project = Project(os.path.realpath(project_of(options).folder))
+def run(options: Namespace) -> CommandResult:
+    project = Project(os.path.realpath(Project(options.project).folder))
     plan = project.plan()
     pending = [issue for issue in plan.get("issues", ()) if issue["status"] != "decided"]
     if pending:
@@ -129,8 +120,7 @@ def run(options: Namespace) -> int:
             parts = list(_cast(board, jobs, agents, options.agent))
             missing = [part for part in parts if part.problem]
             advice = _hints(missing) + ([_propose(missing)] if missing and options.agent else [])
-            show_outlook(options, board, {part.role: str(part) for part in parts}, advice)
-        return 0
+            return view_outlook(options, board, {part.role: str(part) for part in parts}, advice)
     with Rolecall(options.store) as rolecall:
         board, jobs = _look(options, project, rolecall, agents)
         _refuse_gaps(_cast(board, jobs, agents, options.agent), options.agent)
@@ -143,9 +133,8 @@ def _look(
     """Return the state of the tasks, and the tasks to run, without writing anything."""
 
     def assign_tasks(tasks: Sequence[JsonObject]) -> Assigned:
-        return assign(
-            tasks, agents, tree=ProjectFiles(project.folder)
-        )  # the files are read again each time, because tasks add files
+        tree = ProjectFiles(project.folder)  # the files are read again each time, because tasks add files
+        return assign(tasks, agents, tree=tree)
 
     board = TaskBoard(project, rolecall, assign_tasks, only=frozenset(options.task) if options.task else None)
     board.look()
@@ -153,9 +142,6 @@ def _look(
         raise UsageError("there are no tasks", hint="`rolecall task add` adds one.")
     refuse([task for number, task in board.unknown.items() if board.is_asked_for(number)], agents)
     return board, [board.jobs[want.id] for want in board.standing().wants]
-
-
-# -- who plays which role --
 
 
 def _cast(
@@ -190,8 +176,7 @@ def _cast(
 
 
 def _refuse_gaps(parts: Iterable[CastRole], override: str | None) -> None:
-    """If there are roles that no agent can play, raise one error for all of them. The error names agents that can play
-    them."""
+    """If no agent can play some roles, raise one error for all of them, which names agents that can play them."""
     missing = [part for part in parts if part.problem]
     if not missing:
         return
@@ -211,9 +196,8 @@ def _refuse_gaps(parts: Iterable[CastRole], override: str | None) -> None:
 
 
 def _hints(missing: Sequence[CastRole]) -> list[str]:
-    return list(
-        dict.fromkeys(word(part.problem.hint) for part in missing if part.problem and part.problem.hint)
-    )
+    hints = [word(part.problem.hint) for part in missing if part.problem and part.problem.hint]
+    return list(dict.fromkeys(hints))
 
 
 def _propose(missing: Sequence[CastRole]) -> str:
@@ -233,9 +217,6 @@ def _propose(missing: Sequence[CastRole]) -> str:
     return f"These agents can: {', '.join(able)}. With `rolecall plan run --agent {able[0]}` one plays every role."
 
 
-# -- running --
-
-
 def _run_tasks(
     options: Namespace,
     project: Project,
@@ -243,7 +224,7 @@ def _run_tasks(
     board: TaskBoard,
     agents: catalog.Catalog,
     check: Sequence[str],
-) -> int:
+) -> CommandResult:
     view = TaskLines(rolecall) if format_of(options) == "text" else EventRecords(options)
     crews: dict[str | None, Crew] = {}
     tiers = {agent.id: agent.model_tier for agent in agents.agents.values()}
@@ -273,11 +254,19 @@ def _run_tasks(
 
     rows, stopped = run_attended(view, play)
     is_stopped = stopped.cancel.is_set()
-    show_rows(options, board, rows, mask, id_length=rolecall.short_id_length())
     statuses = {row.status for row in rows}
     needs_person = bool(statuses & {"waiting", "set_aside"})
+    code = WAITING if needs_person else FAILED if statuses & {"failed", "never"} else 0
+    note = ""
     if is_stopped or (needs_person and format_of(options) == "text"):
-        tell(f"{'continue' if is_stopped else 'then'}: {repeat_command(options)}")
-    if is_stopped:
-        return INTERRUPTED
-    return WAITING if needs_person else FAILED if statuses & {"failed", "never"} else 0
+        note = f"{'continue' if is_stopped else 'then'}: {repeat_command(options)}"
+    if format_of(options) == "yaml":
+        print("---")
+    is_done = all(task["status"] == "completed" for task in board.tasks.values())
+    tasks = [with_command(options, row.as_json()) for row in rows]
+    shown = mask.value({"goal": board.goal, "done": is_done, "tasks": tasks})
+    wanted = [row for row in rows if board.is_asked_for(row.task)]
+    text = describe_rows(options, board, wanted, mask, rolecall.short_id_length())
+    return CommandResult(
+        shown, lambda: mask.text("\n".join(text)), INTERRUPTED if is_stopped else code, note=note
+    )

@@ -12,10 +12,10 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rolecall.api import Rolecall
-from rolecall.cli import hints
+from rolecall.cli import CommandResult, hints
 from rolecall.cli.arguments import in_this_store
 from rolecall.cli.group_view import duration, gist
-from rolecall.cli.output import LastLine, format_of, printable, say, short, show, table, under_this_name
+from rolecall.cli.output import LastLine, printable, say, short, table, under_this_name
 from rolecall.cli.thread_play import View, step_line
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.schedule import outlook
@@ -33,9 +33,6 @@ _LONGEST_REASON = 200
 """How many characters of a task's reason a progress line shows."""
 
 
-# -- what to type next --
-
-
 def repeat_command(options: Namespace) -> str:
     words = ["rolecall plan run", *(f"--task {number}" for number in options.task)]
     words += [f"--at-once {options.at_once}"] if options.at_once != DEFAULT_AT_ONCE else []
@@ -46,7 +43,6 @@ def repeat_command(options: Namespace) -> str:
 
 
 def _here(options: Namespace, command: str) -> str:
-    """Return the next command to type, including this run's project and store."""
     command = hints.command(command)
     is_of_thread = command.startswith("rolecall thread ")
     return in_this_store(options, command if is_of_thread else _in_project(options, command))
@@ -58,11 +54,8 @@ def _in_project(options: Namespace, command: str) -> str:
 
 
 def with_command(options: Namespace, body: JsonObject) -> JsonObject:
-    """Return `body` with its command completed, so that it can be typed as shown."""
+    """Return `body` with its command completed by the project and store of this run."""
     return {**body, "command": _here(options, body["command"])} if body.get("command") else dict(body)
-
-
-# -- while it runs --
 
 
 class TaskLines(View):
@@ -124,9 +117,8 @@ class TaskLines(View):
     def tick(self) -> None:
         if not self._now:
             return
-        at_work = (
-            f"{task} {role} {duration(time.monotonic() - since)}" for task, (role, since) in self._now.items()
-        )
+        now = time.monotonic()
+        at_work = (f"{task} {role} {duration(now - since)}" for task, (role, since) in self._now.items())
         latest = (f"[{task}] {words}" for task, words in list(self._latest.items())[-1:])
         self._last.draw("… " + " · ".join([*at_work, *latest]))
 
@@ -134,25 +126,10 @@ class TaskLines(View):
         self._last.clear()
 
 
-# -- the result --
-
-
-def show_rows(
-    options: Namespace, board: TaskBoard, rows: Sequence[Row], mask: Mask, *, id_length: int
-) -> None:
-    """Print the result. The table shows the last `id_length` characters of each thread's id."""
-    if format_of(options) == "yaml":
-        print("---")
-    is_done = all(task["status"] == "completed" for task in board.tasks.values())
-    tasks = [with_command(options, row.as_json()) for row in rows]
-    shown = mask.value({"goal": board.goal, "done": is_done, "tasks": tasks})
-    wanted = [row for row in rows if board.is_asked_for(row.task)]
-    show(options, shown, lambda: mask.text("\n".join(_result(options, board, wanted, mask, id_length))))
-
-
-def _result(
+def describe_rows(
     options: Namespace, board: TaskBoard, rows: Sequence[Row], mask: Mask, id_length: int
 ) -> Iterator[str]:
+    """Yield the text of the result. The table shows the last `id_length` characters of each thread's id."""
     columns: dict[str, list[Any]] = {
         "id": [row.task for row in rows],
         "status": [row.status for row in rows],
@@ -189,14 +166,11 @@ def _result(
         yield f"close the cycle: {_in_project(options, 'rolecall task close')}"
 
 
-# -- the outlook --
-
-
-def show_outlook(
-    options: Namespace, board: TaskBoard, agents: Mapping[str, str], hints: Iterable[str] = ()
-) -> None:
-    """Print the preview. `agents` maps each role to its agent, or to the reason why no agent can play the role; `hints`
-    say what to do about such roles."""
+def view_outlook(
+    options: Namespace, board: TaskBoard, agents: Mapping[str, str], hints: Iterable[str]
+) -> CommandResult:
+    """Return the preview. `agents` maps each role to its agent, or to the reason why no agent can play the role;
+    `hints` say what to do about such roles."""
     state = board.standing()
     words = {number: left.word for number, left in state.left.items()}
     ahead = outlook(state.wants, done=state.done, limit=options.at_once, others=words)
@@ -230,11 +204,10 @@ def show_outlook(
             "agents": dict(agents),
         }
     )
-    advice = [f"  {hint}" for hint in hints]
-    show(options, shown, lambda: "\n".join([*_outlook_lines(shown), *advice]))
+    return CommandResult(shown, [*_word_outlook(shown), *(f"  {hint}" for hint in hints)])
 
 
-def _outlook_lines(shown: JsonObject) -> Iterator[str]:
+def _word_outlook(shown: JsonObject) -> Iterator[str]:
     if shown["goal"]:
         yield f"goal: {shown['goal']}"
     for number, wave in enumerate(shown["waves"], 1):

@@ -1,4 +1,4 @@
-"""Helpers for commands on a project: find the project, and read the texts given to a command."""
+"""Arguments and texts of commands on a project."""
 
 from __future__ import annotations
 
@@ -7,20 +7,13 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from rolecall.api import Project
 from rolecall.cli import CommandResult, argument
 from rolecall.cli.output import printable, read_file
 from rolecall.errors import Damaged, UsageError
 
 PROJECT = argument("--project", "DIR", "the project's folder (default: the git work tree around this folder)")
-
-
 SOURCE = argument("source", "FILE", "where the text is; - is standard input", nargs="?")
 MESSAGE = argument("-m --message", "TEXT", "the text itself")
-
-
-def project_of(options: Namespace) -> Project:
-    return Project(options.project)
 
 
 def look(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:

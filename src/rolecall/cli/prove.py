@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from argparse import Namespace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rolecall.api import reader
@@ -15,8 +16,7 @@ from rolecall.errors import UsageError
 from rolecall.threads.report import moment
 
 if TYPE_CHECKING:
-    from rolecall.store.canonical import JsonObject
-    from rolecall.threads.provenance import Proof, ProvenStep
+    from rolecall.threads.provenance import Proof
 
 
 @verb(
@@ -53,65 +53,59 @@ def prove(options: Namespace) -> CommandResult:
     if options.form == "in-toto" and code == 0:
         statement = proof.make_statement()
         return CommandResult(statement, json.dumps(statement, indent=2))
-    return CommandResult(_describe(proof), lambda: _text(proof), code=code)
-
-
-def _describe(proof: Proof) -> JsonObject:
-    steps = [step._asdict() | {"sandbox": step.sandbox and step.sandbox._asdict()} for step in proof.steps]
     shown = proof._asdict() | {
         "proven": proof.is_proven,
-        "steps": steps,
+        "steps": [
+            step._asdict() | {"sandbox": step.sandbox and step.sandbox._asdict()} for step in proof.steps
+        ],
         "people": [one.id for one in proof.people],
+        "checks": [check._asdict() for check in proof.checks],
     }
     del shown["sealed"]
-    return shown | {"checks": [check._asdict() for check in proof.checks]}
+    return CommandResult(shown, _describe(proof), code=code)
 
 
-def _text(proof: Proof) -> str:
+def _describe(proof: Proof) -> Iterator[str]:
     verdict = paint("proven:", "green") if proof.is_proven else paint("not proven:", "red") + " that"
-    lines = [f"{verdict} {proof.commit[:12]} comes from thread {proof.thread}"]
-    lines += [f"  {paint('✗', 'red')} {problem}" for problem in proof.problems]
-    lines += [f"  {proof.files}"] if proof.files else []
+    yield f"{verdict} {proof.commit[:12]} comes from thread {proof.thread}"
+    yield from (f"  {paint('✗', 'red')} {problem}" for problem in proof.problems)
+    if proof.files:
+        yield f"  {proof.files}"
     where = "the store" if proof.source == "store" else "the exported proof"
     if proof.anchor and proof.is_proven:
-        lines.append(f"  {proof.anchor[:12]} seals {plural(len(proof.steps), 'step')}, read from {where}")
-    lines += ["", f"workflow  {proof.workflow or '?'}", f"task      {_first_line(proof.task)}"]
+        yield f"  {proof.anchor[:12]} seals {plural(len(proof.steps), 'step')}, read from {where}"
+    yield f"\nworkflow  {proof.workflow or '?'}"
+    yield f"task      {_first_line(proof.task)}"
     for step in proof.steps:
-        lines += ["", *_step_lines(step)]
-    lines += ["", "people who answered"]
+        parts = (step.agent, step.model if step.model != step.agent else "", step.version, step.status)
+        yield f"\n{step.number} {step.role} · {' · '.join(filter(None, parts))}"
+        reused = f" · taken over from {step.reused}" if step.reused else ""
+        yield f"  {step.id} · {moment(step.completed_at)}{reused}"
+        if step.prompt_seal:
+            text = step.prompt or ""  # a prompt says first what to deliver, and then what the role is for
+            found = re.search(r"^# Your role: .*\n(?:\s*## Goal\n)?", text, re.MULTILINE)
+            yield f"  prompt   {_first_line(text[found.end() :] if found else step.prompt)}"
+        if step.restrictions or step.sandbox:
+            box = [step.sandbox.rules, *step.sandbox.enforced] if step.sandbox else []
+            yield f"  confined {'; '.join([*step.restrictions, *box])}"
+        if step.failed_attempts:
+            yield f"  after    {plural(step.failed_attempts, 'failed attempt')}"
+        if step.left != step.found:
+            yield f"  files    {step.found[:12]} → {step.left[:12]}"
+        if step.commits:
+            yield f"  commits  {', '.join(one[:12] for one in step.commits)}"
+    yield "\npeople who answered"
     for one in proof.people:
         door = f" ({one.door})" if one.door else ""
         when = moment(one.completed_at)
-        lines.append(f"  {one.person}{door} · {one.role} · {one.status or 'a message'} · {when}")
-    lines += [] if proof.people else ["  nobody"]
-    lines += ["", "checks"]
-    lines += [f"  {check.role} · {check.command} · {check.status}" for check in proof.checks] or ["  none"]
+        yield f"  {one.person}{door} · {one.role} · {one.status or 'a message'} · {when}"
+    if not proof.people:
+        yield "  nobody"
+    yield "\nchecks"
+    yield from [f"  {one.role} · {one.command} · {one.status}" for one in proof.checks] or ["  none"]
     if proof.uncovered:
-        lines += ["", "not covered", *(f"  {what}" for what in proof.uncovered)]
-    return "\n".join(lines)
-
-
-def _step_lines(step: ProvenStep) -> list[str]:
-    parts = (step.agent, step.model if step.model != step.agent else "", step.version, step.status)
-    lines = [f"{step.number} {step.role} · {' · '.join(filter(None, parts))}"]
-    lines += [
-        f"  {step.id} · {moment(step.completed_at)}"
-        + (f" · taken over from {step.reused}" if step.reused else "")
-    ]
-    if step.prompt_seal:
-        text = step.prompt or ""  # a prompt says first what to deliver, and then what the role is for
-        found = re.search(r"^# Your role: .*\n(?:\s*## Goal\n)?", text, re.MULTILINE)
-        lines.append(f"  prompt   {_first_line(text[found.end() :] if found else step.prompt)}")
-    if step.restrictions or step.sandbox:
-        box = [step.sandbox.rules, *step.sandbox.enforced] if step.sandbox else []
-        lines.append(f"  confined {'; '.join([*step.restrictions, *box])}")
-    if step.failed_attempts:
-        lines.append(f"  after    {plural(step.failed_attempts, 'failed attempt')}")
-    if step.left != step.found:
-        lines.append(f"  files    {step.found[:12]} → {step.left[:12]}")
-    if step.commits:
-        lines.append(f"  commits  {', '.join(one[:12] for one in step.commits)}")
-    return lines
+        yield "\nnot covered"
+        yield from (f"  {what}" for what in proof.uncovered)
 
 
 def _first_line(text: str | None) -> str:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolecall.api import LoadedWorkflow, Rolecall, Thread, check_limits, reader
-from rolecall.cli import argument, either, flag, forecast, verb
+from rolecall.cli import CommandResult, argument, either, flag, forecast, verb
 from rolecall.cli.arguments import AGENT, CWD, LIMIT, REUSE, WORKFLOW, wants_reuse
 from rolecall.cli.follow import follow, follow_each
 from rolecall.cli.hints import word
-from rolecall.cli.output import STORE, between, read_file, read_input, show, tell
+from rolecall.cli.output import STORE, between, read_file, read_input, tell
 from rolecall.cli.thread_play import play
 from rolecall.cli.thread_run import print_problem, tell_of_settings, tell_omitted
 from rolecall.errors import UsageError
@@ -76,7 +76,7 @@ _ARGUMENTS = (
     "rolecall run fix-issue -p 'The login page is blank' --reuse --dry",
     *_ARGUMENTS,
 )
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> CommandResult | int:
     return _run(options, lambda loaded: loaded)
 
 
@@ -87,13 +87,12 @@ def run(options: Namespace) -> int:
     "rolecall try fix-test -p 'The test of the login fails' --limit cost=2",
     *_ARGUMENTS,
 )
-def try_workflow(options: Namespace) -> int:
+def try_workflow(options: Namespace) -> CommandResult | int:
     return _run(options, lambda loaded: loaded if options.agent else _name_agents(loaded))
 
 
 def _name_agents(loaded: LoadedWorkflow) -> LoadedWorkflow:
-    """Assign agents that are ready here to the roles for which neither the workflow nor the configuration names an
-    agent."""
+    """Assign agents that are ready here to the roles that have no agent."""
     workflow = loaded.playbook.workflow
     roles = choose.open_roles(workflow, config.load()) if workflow.python is None else []
     if not roles:
@@ -117,11 +116,10 @@ def _name_agents(loaded: LoadedWorkflow) -> LoadedWorkflow:
     return loaded._replace(playbook=book, id=None)
 
 
-def _run(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]) -> int:
+def _run(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]) -> CommandResult | int:
     if options.prompt is None and options.each is None:
         raise UsageError(
-            "the workflow needs a task",
-            hint="Say what to do: -p 'The login page is blank', or -p @FILE.",
+            "the workflow needs a task", hint="Say what to do: -p 'The login page is blank', or -p @FILE."
         )
     if options.dry:
         return _run_dry(options, prepare)
@@ -137,15 +135,10 @@ def _run(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]
         if options.detach:
             threads = starter.start_all(tasks)
             shown = [{"thread": thread.id, "status": thread.state.status.value} for thread in threads]
-            show(
-                options,
-                shown if options.each is not None else shown[0],
-                "\n".join(entry["thread"] for entry in shown),
-            )
-            if not is_served:
-                waiting = "it waits" if len(threads) == 1 else "they wait"
-                tell(f"no service is running here: {waiting} for `rolecall serve`")
-            return 0
+            waiting = "it waits" if len(threads) == 1 else "they wait"
+            note = "" if is_served else f"no service is running here: {waiting} for `rolecall serve`"
+            reply = shown if options.each is not None else shown[0]
+            return CommandResult(reply, [thread.id for thread in threads], note=note)
         if len(tasks) > 1:
             started = starter.start_all(tasks) if is_served else map(starter.start, tasks)
             return follow_each(options, started, len(tasks), is_served=is_served)
@@ -156,7 +149,7 @@ def _run(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]
         return play(options, thread, steps=None, is_run=True)
 
 
-def _run_dry(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]) -> int:
+def _run_dry(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]) -> CommandResult:
     with reader(options.store) as rolecall:
         loaded = prepare(rolecall.load_workflow(options.workflow, warn=print_problem))
         for _, error in rolecall.missing_agents(loaded.playbook, options.agent):
@@ -172,11 +165,10 @@ def _run_dry(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkf
             )
             for task in _read_tasks(options, loaded.playbook.workflow.name)
         ]
+    shown = [forecast.view_outlook(one) for one in outlooks]
     if options.each is None:
-        show(options, forecast.view_outlook(outlooks[0]), forecast.word_outlook(outlooks[0]))
-    else:
-        show(options, [forecast.view_outlook(one) for one in outlooks], forecast.word_outlooks(outlooks))
-    return 0
+        return CommandResult(shown[0], forecast.word_outlook(outlooks[0]))
+    return CommandResult(shown, forecast.word_outlooks(outlooks))
 
 
 def _read_tasks(options: Namespace, workflow: str) -> list[RunTask]:
@@ -200,8 +192,7 @@ def _read_tasks(options: Namespace, workflow: str) -> list[RunTask]:
 
 
 def _parse_task(line: str, place: str, default: RunTask) -> RunTask:
-    """Parse a line. It is a prompt, a JSON object that contains a prompt, or a prompt as a JSON string, which can
-    contain line breaks."""
+    """Parse a line: a prompt, a JSON object that contains a prompt, or a JSON string, which can have line breaks."""
     given: Any = {"prompt": line}
     if line[0] in '{"':
         try:
@@ -212,11 +203,8 @@ def _parse_task(line: str, place: str, default: RunTask) -> RunTask:
     given = {"prompt": given} if isinstance(given, str) else given
     if unknown := [key for key in given if key not in _KEYS]:
         raise UsageError(f"{place} has the key {unknown[0]!r}", hint=f"Known are {', '.join(_KEYS)}.")
-    prompt, folder, priority = (
-        given.get("prompt"),
-        given.get("cwd", ""),
-        given.get("priority", default.priority),
-    )
+    prompt, folder = given.get("prompt"), given.get("cwd", "")
+    priority = given.get("priority", default.priority)
     if not isinstance(prompt, str) or not isinstance(folder, str):
         raise UsageError(f"{place} must have a `prompt`; it and `cwd` must be strings")
     if type(priority) is not int or priority not in range(10):  # 5.0 and True are also in `range(10)`
@@ -267,6 +255,5 @@ class Starter:
                 threads.append(self.start(task))
         finally:
             if 0 < len(threads) < len(tasks):
-                queued = f"{len(threads)} of {len(tasks)} threads were queued; the last is {threads[-1].id}"
-                tell(queued)
+                tell(f"{len(threads)} of {len(tasks)} threads were queued; the last is {threads[-1].id}")
         return threads

@@ -97,7 +97,6 @@ def serve(options: Namespace) -> CommandResult | int:
         return _detach(options, project, url)
 
     def adjust(policy: ServicePolicy) -> ServicePolicy:
-        """Return the project's policy with the overrides from the command line."""
         if options.at_once:
             policy = replace(policy, limit=options.at_once)
         if options.concurrency:
@@ -119,13 +118,8 @@ def serve(options: Namespace) -> CommandResult | int:
     if traces := serving.of_traces(store_url=url or options.store):
         companions.append(traces)
     if url is None:
-        serving.serve(
-            adjust(project.policy),
-            store_url=options.store,
-            companions=companions,
-            show=show,
-            ready=tell_ready,
-        )
+        policy = adjust(project.policy)
+        serving.serve(policy, store_url=options.store, companions=companions, show=show, ready=tell_ready)
         return 0
     with explain_missing("fleet", "a fleet"):
         serve_fleet = fleet.serve
@@ -203,12 +197,11 @@ def _detach(options: Namespace, project: ProjectFile, url: str | None) -> Comman
     triggers = [f"{one.id}: {one.describe()}" for one in project.triggers]
     lines = [f"the service runs as process {child.pid}", *(f"trigger {line}" for line in triggers)]
     shown = {"pid": child.pid, "home": home, "triggers": triggers, "problems": [taken] if taken else []}
-    return CommandResult(shown, "\n".join(lines))
+    return CommandResult(shown, lines)
 
 
 def _check_port(project: ProjectFile) -> str:
-    """Return the reason why the service cannot listen for the project's hooks, or an empty text if it can or the
-    project has no hooks."""
+    """Return the reason why the service cannot listen for the project's hooks, or an empty text."""
     if not any(isinstance(one.source, Hook) for one in project.triggers):
         return ""
     host, port = project.hooks.host, project.hooks.port

@@ -40,7 +40,7 @@ def show_status(_options: Namespace) -> CommandResult:
     if threads:
         rows = [(one["thread"], one["workflow"], str(one["pid"] or "")) for one in threads]
         lines.append(table(rows, ("id", "workflow", "process")))
-    return CommandResult(shown, "\n".join(lines))
+    return CommandResult(shown, lines)
 
 
 @verb(
@@ -91,8 +91,7 @@ def _print_lines(options: Namespace, lines: list[str]) -> None:
 
 
 def _follow(options: Namespace, file: IO[str], path: str) -> None:
-    """Print new lines until interrupted, even when the service is restarted. Also say when no service is running,
-    because a killed service writes no last line."""
+    """Print new lines until interrupted, even when the service is restarted."""
     was_running = True
     while True:
         # Check for a running service and a rotated log before reading the log to its end, so that no line is missed.
@@ -100,7 +99,7 @@ def _follow(options: Namespace, file: IO[str], path: str) -> None:
         with suppress(FileNotFoundError):
             is_current = os.stat(path).st_ino == os.fstat(file.fileno()).st_ino
         _print_lines(options, file.readlines())  # lines are always written completely
-        if was_running and not is_running:
+        if was_running and not is_running:  # a killed service writes no last line
             tell("no service is running; waiting for the next one")
         was_running = is_running
         if not is_current:

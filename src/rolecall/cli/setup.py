@@ -10,12 +10,13 @@ import os
 from argparse import Namespace
 from getpass import getpass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.agents import ADAPTERS
 from rolecall.agents.presence import find_program, program_of
 from rolecall.checks.doctor import known_agents
 from rolecall.cli import CommandResult, argument, asking, verb
+from rolecall.cli.config import find_setting
 from rolecall.cli.output import read_input, tell
 from rolecall.errors import UsageError
 from rolecall.settings import config, config_file
@@ -75,16 +76,21 @@ def setup(options: Namespace) -> CommandResult:
             "and --api-key",
             hint="For instance: rolecall setup --agent command:./agent.sh",
         )
-    _check(answers, settings)
+    if answers.agent:
+        _check_agent(answers.agent, settings)
+    if answers.provider is not None:
+        _check_provider(answers.provider)
+        value_from(answers.base_url or "", ("providers", answers.provider, "baseUrl"))
+        value_from(answers.model or "", ("models", MODEL, "name"))
+    elif not answers.agent and not settings.get("defaultAgent"):
+        raise UsageError("there is nothing to set up", hint="Name an agent or a provider.")
     shown = {**_write(answers, settings), "programs": programs}
     lines = [f"written to {shown['config']}:"]
     lines += [f"  {key} = {value}" for key, value in shown["written"].items()]
     lines += [f"  {key} is not set any more" for key in shown["removed"]]
     if shown["env"]:
         lines.append(f"the key is in {shown['env']} as {shown['variable']}")
-    return CommandResult(
-        shown, "\n".join([*lines, "Next: rolecall doctor, then rolecall run WORKFLOW -p TASK"])
-    )
+    return CommandResult(shown, [*lines, "Next: rolecall doctor, then rolecall run WORKFLOW -p TASK"])
 
 
 def _provider(settings: Settings, name: str) -> Settings:
@@ -102,12 +108,8 @@ def _has_key(settings: Settings, environment: dict[str, str], provider: str) -> 
 
 
 def _variable(provider: str) -> str:
-    """Return the name of the environment variable for a provider's key."""
     name = "".join(character if character.isalnum() else "_" for character in provider.upper())
     return f"{name}_API_KEY" if name[:1].isalpha() else f"_{name}_API_KEY"
-
-
-# -- the answers --
 
 
 def _from_flags(options: Namespace, settings: Settings, environment: dict[str, str]) -> Answers:
@@ -177,19 +179,6 @@ def _ask_needed(question: str, default: str, key: Key) -> str:
     return asking.ask(f"{question} [{default}]" if default else question, check)
 
 
-def _check(answers: Answers, settings: Settings) -> None:
-    """Raise an error if an answer is invalid, before anything is written."""
-    if answers.agent:
-        _check_agent(answers.agent, settings)
-    if answers.provider is None:
-        if not answers.agent and not settings.get("defaultAgent"):
-            raise UsageError("there is nothing to set up", hint="Name an agent or a provider.")
-        return
-    _check_provider(answers.provider)
-    value_from(answers.base_url or "", ("providers", answers.provider, "baseUrl"))
-    value_from(answers.model or "", ("models", MODEL, "name"))
-
-
 def _check_agent(agent: str, settings: Settings) -> None:
     if not is_known_agent(settings, agent, _AGENTS):
         raise unknown_agent(settings, agent, _AGENTS)
@@ -201,9 +190,6 @@ def _check_provider(provider: str) -> str:
     return provider
 
 
-# -- writing --
-
-
 def _write(answers: Answers, settings: Settings) -> Settings:
     values: dict[Key, str] = {}
     unset: list[Key] = [("defaultAgent",)] if answers.agent == "" else []
@@ -212,9 +198,8 @@ def _write(answers: Answers, settings: Settings) -> Settings:
     variable = None
     if answers.provider:
         entry = _provider(settings, answers.provider)
-        base, key, named = (
-            ("providers", answers.provider, name) for name in ("baseUrl", "apiKey", "apiKeyEnv")
-        )
+        provider = ("providers", answers.provider)
+        base, key, named = ((*provider, name) for name in ("baseUrl", "apiKey", "apiKeyEnv"))
         values |= {
             base: str(answers.base_url),
             ("models", MODEL, "provider"): answers.provider,
@@ -233,7 +218,7 @@ def _write(answers: Answers, settings: Settings) -> Settings:
 
     def edit(text: str) -> str:
         for path in unset:
-            if _is_set(config.parse(text, file), path):
+            if find_setting(config.parse(text, file), path) is not None:
                 text = config_file.without_value(text, path, source=file)
         for path, value in values.items():
             text = config_file.with_value(text, path, value, source=file)
@@ -243,15 +228,7 @@ def _write(answers: Answers, settings: Settings) -> Settings:
     return {
         "config": file,
         "written": {".".join(path): value for path, value in values.items()},
-        "removed": [".".join(path) for path in unset if _is_set(settings, path)],
+        "removed": [".".join(path) for path in unset if find_setting(settings, path) is not None],
         "env": env_path if answers.api_key else None,
         "variable": variable,
     }
-
-
-def _is_set(settings: Any, path: Key) -> bool:
-    for step in path:
-        if not isinstance(settings, dict) or step not in settings:
-            return False
-        settings = settings[step]
-    return True

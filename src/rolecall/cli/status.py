@@ -33,7 +33,12 @@ def status(options: Namespace) -> CommandResult:
         workflows = rolecall.workflows()
         listing = active_threads(options, rolecall)
         threads = sorted(listing.entries, key=lambda entry: _ORDER.index(entry["status"]))
-        own = [entry for entry in threads if not _waits_for_evaluation(rolecall, entry)]
+        own = []
+        for entry in threads:  # a thread of an evaluation continues together with its evaluation
+            state = rolecall.thread(entry["thread"]).state
+            is_stopped = entry["status"] in ("suspended", "crashed", "idle")
+            if not (is_stopped and state.eval) or state.waits_for_person:
+                own.append(entry)
         waiting = {entry["thread"] for entry in own if _waits_for_person(rolecall, entry)}
         commands = _next_commands(options, rolecall, own, waiting, has_service=service is not None)
         typed = [omit_latest(rolecall, under_this_name(command)) for command in commands]
@@ -47,9 +52,7 @@ def status(options: Namespace) -> CommandResult:
         "threads": threads,
         "service": {"pid": service["pid"]} if service else None,
         "next": under_this_name(next(iter(commands))),
-        "commands": [
-            {"command": under_this_name(command), "about": about} for command, about in commands.items()
-        ],
+        "commands": [{"command": under_this_name(one), "about": about} for one, about in commands.items()],
     }
 
     names = fold(", ".join(workflows) or "none", max(20, columns_of_terminal() - 11))
@@ -69,19 +72,11 @@ def status(options: Namespace) -> CommandResult:
     for at, (command, about) in enumerate(zip(typed, commands.values(), strict=True)):
         line = f"{'' if at else 'next':11}{command}"
         lines += [f"{line:{11 + width}}  {about}"] if fits else [line, f"{'':13}{about}"]
-    return CommandResult(shown, "\n".join(lines))
-
-
-def _waits_for_evaluation(rolecall: Rolecall, entry: Entry) -> bool:
-    """Whether a thread has stopped, but will continue together with its evaluation."""
-    state = rolecall.thread(entry["thread"]).state
-    is_stopped = entry["status"] in ("suspended", "crashed", "idle")
-    return is_stopped and bool(state.eval) and not state.waits_for_person
+    return CommandResult(shown, lines)
 
 
 def _waits_for_service(rolecall: Rolecall, entry: Entry) -> bool:
-    """Whether the service will continue a thread when the service starts. Such a thread is queued, or was interrupted
-    when the service ended."""
+    """Whether a thread is queued, or was interrupted when the service ended, so that the service will continue it."""
     if entry["status"] == "idle":
         return rolecall.thread(entry["thread"]).state.service is not None
     return bool(entry["status"] == "queued")
@@ -97,24 +92,16 @@ def _waits_for_person(rolecall: Rolecall, entry: Entry) -> bool:
     return bool(entry.get("until", 0) <= time() * 1000)
 
 
-def _has_unanswered(rolecall: Rolecall, entry: Entry) -> bool:
-    """Whether a thread waits for members, some of which wait for a person."""
-    group = rolecall.thread(entry["thread"]).current_group() if entry["status"] == "waiting" else None
-    return any(member["status"] == "waiting" for member in group["members"]) if group else False
-
-
 def _name_folders(rolecall: Rolecall, entries: list[Entry]) -> list[Entry]:
-    """Return the entries that will be listed. The title of a thread from another folder is prefixed with the name of
-    that folder."""
+    """Return the entries, with the folder of a thread from another folder in its title if the thread is listed."""
     here = os.path.realpath(rolecall.folder)
     here = repository.root_around(here) or here
     named = []
     for entry in entries[:_MOST]:
         folder = rolecall.thread(entry["thread"]).state.cwd or here
         is_here = os.path.commonpath([here, os.path.realpath(folder)]) == here
-        named.append(
-            entry if is_here else {**entry, "title": f"in {os.path.basename(folder)}: {entry['title'] or ''}"}
-        )
+        title = f"in {os.path.basename(folder)}: {entry['title'] or ''}"
+        named.append(entry if is_here else {**entry, "title": title})
     return named + entries[_MOST:]
 
 
@@ -127,12 +114,7 @@ def _thread_lines(heading: str, entries: list[Entry], listing: ThreadListing) ->
 
 
 def _next_commands(
-    options: Namespace,
-    rolecall: Rolecall,
-    threads: list[Entry],
-    waiting: set[str],
-    *,
-    has_service: bool,
+    options: Namespace, rolecall: Rolecall, threads: list[Entry], waiting: set[str], *, has_service: bool
 ) -> dict[str, str]:
     """Return the three most useful commands, each with its purpose. The first one continues a thread that cannot
     continue without a person."""
@@ -140,10 +122,12 @@ def _next_commands(
     for entry in threads:
         if not has_service and _waits_for_service(rolecall, entry):
             found["rolecall serve --detach"] = "run what is queued"
-        elif entry["thread"] in waiting and _has_unanswered(rolecall, entry):
-            found[f"rolecall thread show {entry['thread']} --members"] = "see which member waits"
-        elif entry["thread"] in waiting and entry["continue"]:
-            found[entry["continue"]] = short(f"continue {entry['title'] or entry['name']}", 30)
+        elif entry["thread"] in waiting:
+            group = rolecall.thread(entry["thread"]).current_group() if entry["status"] == "waiting" else None
+            if group and any(member["status"] == "waiting" for member in group["members"]):
+                found[f"rolecall thread show {entry['thread']} --members"] = "see which member waits"
+            elif entry["continue"]:
+                found[entry["continue"]] = short(f"continue {entry['title'] or entry['name']}", 30)
         if found:
             break
     latest = rolecall.latest_thread()

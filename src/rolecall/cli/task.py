@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from rolecall.cli import CommandResult, argument, flag, verb
+from rolecall.api import Project
+from rolecall.cli import CommandResult, argument, flag, repeated, verb
 from rolecall.cli.asking import can_ask, confirm
 from rolecall.cli.output import between, plural, read_file, read_input, table, tell
-from rolecall.cli.project import PROJECT, look, project_of
+from rolecall.cli.project import PROJECT, look
 from rolecall.errors import UsageError
 from rolecall.nexus import task_graph
 from rolecall.nexus.overview import REUSE_POLICIES, TASK_STATUSES
@@ -16,9 +17,6 @@ from rolecall.store.canonical import JsonObject
 _MOST_TASKS = 20
 _LONG = ("context", "approach", "acceptance", "risk")
 """Fields whose text can be read from a file or standard input."""
-
-
-# -- tasks --
 
 
 @verb(
@@ -32,13 +30,13 @@ _LONG = ("context", "approach", "acceptance", "risk")
         "what the agent needs to know; @FILE reads a file, - standard input, here and below",
         required=True,
     ),
-    argument("--dep", "ID", "a task that comes before", action="append", type=int, default=[]),
+    repeated("--dep", "ID", "a task that comes before", type=int),
     argument("--approach", "TEXT", "how to go about it"),
     argument("--acceptance", "TEXT", "the conditions it must meet when it is done"),
     argument("--risk", "TEXT", "what may go wrong"),
     argument("--plan-issue", "ID", "the issue of the plan that it comes from", type=int),
     argument("--goal", "TEXT", "what all tasks of the cycle are for"),
-    argument("--decision", "TEXT", "a decision that binds the work", action="append", default=[]),
+    repeated("--decision", "TEXT", "a decision that binds the work"),
     argument("--owner", "AGENT", "the agent that does it, or lead"),
     argument("--owner-agent-id", "ID", "the id of the instance that does it"),
     argument(
@@ -50,7 +48,7 @@ _LONG = ("context", "approach", "acceptance", "risk")
     PROJECT,
 )
 def add(options: Namespace) -> CommandResult:
-    project = project_of(options)
+    project = Project(options.project)
     long = {field: getattr(options, field) for field in _LONG}
     reply = project.add_task(
         options.title,
@@ -68,7 +66,7 @@ def add(options: Namespace) -> CommandResult:
 
 @verb("task list", "list the tasks of the current cycle", "rolecall task list", PROJECT)
 def list_tasks(options: Namespace) -> CommandResult:
-    reply = project_of(options).tasks()
+    reply = Project(options.project).tasks()
     if "tasks" not in reply:
         return CommandResult(reply, "there are no tasks")
 
@@ -84,22 +82,16 @@ def list_tasks(options: Namespace) -> CommandResult:
 
 def _table(tasks: list[JsonObject], ready_ids: list[float]) -> str:
     ready = set(ready_ids)
-    rows = [
-        (
-            task["id"],
-            task_graph.status(task, ready),
-            task.get("owner", ""),
-            task_graph.ids(task["deps"]),
-            task["title"],
-        )
-        for task in tasks
-    ]
+    rows = []
+    for task in tasks:
+        status, after = task_graph.status(task, ready), task_graph.ids(task["deps"])
+        rows.append((task["id"], status, task.get("owner", ""), after, task["title"]))
     return table(rows, ("id", "status", "owner", "after", "task"), folds=True)
 
 
 @verb("task ready", "list the tasks that can begin now", "rolecall task ready", PROJECT)
 def list_ready(options: Namespace) -> CommandResult:
-    reply = project_of(options).tasks()
+    reply = Project(options.project).tasks()
     ids = reply["summary"]["ready"] if "tasks" in reply else []
     ready = set(ids)
     found = [task for task in reply.get("tasks", []) if task["id"] in ready]
@@ -121,7 +113,7 @@ def list_ready(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def draw_graph(options: Namespace) -> CommandResult:
-    drawn = task_graph.DRAWN_AS[options.kind](project_of(options).tasks().get("tasks", []))
+    drawn = task_graph.DRAWN_AS[options.kind](Project(options.project).tasks().get("tasks", []))
     return CommandResult({"as": options.kind, "graph": drawn}, drawn)
 
 
@@ -134,7 +126,7 @@ def draw_graph(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def update(options: Namespace) -> CommandResult:
-    reply = project_of(options).update_task(options.id, options.status)
+    reply = Project(options.project).update_task(options.id, options.status)
     return CommandResult(reply, f"task {reply['task']['id']} is {reply['task']['status']}")
 
 
@@ -146,7 +138,7 @@ def update(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def close(options: Namespace) -> CommandResult | int:
-    project = project_of(options)
+    project = Project(options.project)
     current = look(project.tasks)
     tasks = current.get("tasks", [])
     if current and not tasks and look(project.plan) == {"active": False}:
@@ -167,9 +159,6 @@ def close(options: Namespace) -> CommandResult | int:
     return CommandResult(reply, f"cycle {reply['total_cycles']} is in the history: {plan}, {tasks_text}")
 
 
-# -- history and artifacts --
-
-
 @verb(
     "history search",
     "find closed cycles, the latest last",
@@ -181,19 +170,13 @@ def close(options: Namespace) -> CommandResult | int:
     PROJECT,
 )
 def search_history(options: Namespace) -> CommandResult:
-    reply = project_of(options).history(options.query, last=options.last)
-    rows = [
-        (
-            cycle["completed_at"],
-            cycle["branch"],
-            cycle.get("topic", ""),
-            len(cycle.get("decisions", ())),
-            cycle["task_count"],
-        )
-        for cycle in reply["cycles"]
-    ]
+    reply = Project(options.project).history(options.query, last=options.last)
+    rows = []
+    for cycle in reply["cycles"]:
+        about = (cycle.get("topic", ""), len(cycle.get("decisions", ())))
+        rows.append((cycle["completed_at"], cycle["branch"], *about, cycle["task_count"]))
     lines = [table(rows, ("closed", "branch", "topic", "decisions", "tasks"))] if rows else []
-    return CommandResult(reply, "\n".join([*lines, f"{reply['showing']} of {reply['total']} cycles"]))
+    return CommandResult(reply, [*lines, f"{reply['showing']} of {reply['total']} cycles"])
 
 
 @verb(
@@ -205,5 +188,5 @@ def search_history(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def write_artifact(options: Namespace) -> CommandResult:
-    reply = project_of(options).write_artifact(options.name, read_file(options.file))
+    reply = Project(options.project).write_artifact(options.name, read_file(options.file))
     return CommandResult(reply, str(reply["path"]))

@@ -3,16 +3,15 @@ for an agent."""
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any
 
 from rolecall.api import Question, Thread
-from rolecall.cli import argument, asking, verb
+from rolecall.cli import CommandResult, argument, asking, repeated, verb
 from rolecall.cli.arguments import RUN, THREAD, describe_person, in_this_store, open_thread
-from rolecall.cli.output import STORE, format_of, parse_json, read_input, show, tell
+from rolecall.cli.output import STORE, format_of, parse_json, read_input, tell, word_value
 from rolecall.cli.thread_outcome import CODES, show_state, tell_continuation
 from rolecall.cli.thread_play import play
 from rolecall.errors import InvalidPayload, UsageError
@@ -52,13 +51,11 @@ def _field(text: str) -> tuple[str, str]:
         "TEXT",
         "the answer to a question, or the report of a role; @FILE reads a file, - reads standard input",
     ),
-    argument(
+    repeated(
         "--field",
         "NAME=VALUE",
         "one field of the role's output, such as status=done; may be repeated",
         type=_field,
-        action="append",
-        default=[],
     ),
     argument(
         "--output", "JSON", "all fields of the role's output; @FILE reads a file, - reads standard input"
@@ -66,15 +63,16 @@ def _field(text: str) -> tuple[str, str]:
     *RUN,
     STORE,
 )
-def answer(options: Namespace) -> int:
+def answer(options: Namespace) -> CommandResult | int:
     if options.agent and not options.run:
         raise UsageError("--agent names the agent of the next steps, so it needs --run")
     with open_thread(options, is_waiting=True) as thread:
         thread.refuse_running()  # raise the error before the person thinks about an answer
         question = thread.question()
         takes_output = question.due is not None or thread.state.status != "suspended"
-        if not (_play_role if takes_output else _send_text)(options, thread, question):
-            return CODES["suspended"] if options.run else 0  # the question was only shown
+        shown = (_play_role if takes_output else _send_text)(options, thread, question)
+        if shown is not None:
+            return shown
         if options.run:
             return play(options, thread, steps=None, is_run=True)
         show_state(options, thread, step=thread.head)
@@ -86,9 +84,8 @@ def _can_ask(options: Namespace) -> bool:
     return format_of(options) == "text" and asking.can_ask()
 
 
-def _send_text(options: Namespace, thread: Thread, question: Question) -> bool:
-    """Give the role the text for which it waits. Return False if no answer was given and there is no terminal to ask
-    for one."""
+def _send_text(options: Namespace, thread: Thread, question: Question) -> CommandResult | None:
+    """Give the role the text for which it waits, or return the question if nobody can be asked."""
     if options.output is not None or options.field:
         raise UsageError(
             f"thread {thread.id} expects text, not fields: {thread.reason}",
@@ -108,8 +105,8 @@ def _send_text(options: Namespace, thread: Thread, question: Question) -> bool:
         parts = [f"# {thread.state.title}", who, thread.reason]
         parts.append("The thread so far: " + in_this_store(options, f"rolecall thread read {thread.id}"))
         if not _can_ask(options):
-            show(options, shown, "\n\n".join([*parts, f"Answer with this command:\n  {command}"]))
-            return False
+            text = "\n\n".join([*parts, f"Answer with this command:\n  {command}"])
+            return CommandResult(shown, text, CODES["suspended"] if options.run else 0)
         tell("\n\n".join(parts) + "\n")
         text = asking.ask_text("Your answer", is_required=True)
     else:
@@ -117,59 +114,48 @@ def _send_text(options: Namespace, thread: Thread, question: Question) -> bool:
         if not text.strip():
             raise UsageError("the answer is empty", hint="Give the agent what it needs to know: -p TEXT.")
     thread.resume(text, is_run_here=options.run, by=describe_person())
-    return True
+    return None
 
 
-def _play_role(options: Namespace, thread: Thread, question: Question) -> bool:
-    """Take the step of the next role. Return False if no answer was given and there is no terminal to ask for one."""
+def _play_role(options: Namespace, thread: Thread, question: Question) -> CommandResult | None:
+    """Take the step of the next role, or return the question if nobody can be asked."""
     due, role = question.due, question.role
     is_asking = options.output is None and not options.field and options.body is None
     if not is_asking or due is None or role is None or thread.has_ended:
-        output = _read_output(options, role.schema if role else {})
+        output = {} if options.output is None else parse_json(read_input(options.output))
+        if not isinstance(output, dict):
+            raise UsageError("--output must be a JSON object", hint='For example \'{"status": "approved"}\'.')
+        if "" in output:
+            raise UsageError("a field of --output has no name", hint=_EMPTY_NAME)
+        shape = Shape(role.schema if role else {})
+        # A shell expands `$status`, so `status` means `$status` unless there is a field named `status`.
+        is_short = "$status" in shape.declared and "status" not in shape.declared
+        names = {"status": "$status"} if is_short else {}
+        output = {names.get(name, name): value for name, value in output.items()}
+        for given, text in options.field:
+            name = names.get(given, given)
+            output[name] = text if name in shape.strings else _parse_value(text)
         body = "" if options.body is None else read_input(options.body)
     else:
         parts = list(_question_text(options, thread, question, due, role))
         if not _can_ask(options):
-            _show_question(options, thread, question, due, role, parts)
-            return False
+            return _view_question(options, thread, question, due, role, parts)
         tell("\n\n".join(parts) + "\n")
         output = _ask_output(role.schema)
         body = asking.ask_text("Your report", is_required=False)
     thread.answer(output, body, is_run_here=options.run, by=describe_person())
-    return True
-
-
-# -- a role's output, from options or from questions --
-
-
-def _read_output(options: Namespace, schema: JsonObject) -> JsonObject:
-    output = {} if options.output is None else parse_json(read_input(options.output))
-    if not isinstance(output, dict):
-        raise UsageError("--output must be a JSON object", hint='For example \'{"status": "approved"}\'.')
-    if "" in output:
-        raise UsageError("a field of --output has no name", hint=_EMPTY_NAME)
-    shape = Shape(schema)
-    # A shell expands `$status`, so `status` means `$status` unless there is a field named `status`.
-    names = {"status": "$status"} if "$status" in shape.declared and "status" not in shape.declared else {}
-    output = {names.get(name, name): value for name, value in output.items()}
-    for given, text in options.field:
-        name = names.get(given, given)
-        output[name] = text if name in shape.strings else _parse_value(text)
-    return output
+    return None
 
 
 def _parse_value(text: str) -> Any:
-    """Parse a text as JSON, or return the text unchanged if it is not JSON. The schema validates the value in either
-    case."""
     try:
         return parse_json(text)
-    except UsageError:
+    except UsageError:  # a text; the schema validates the value in either case
         return text
 
 
 def _ask_output(schema: JsonObject) -> JsonObject:
-    """Ask for the fields one by one and check each value. If the values do not fit together, ask for all fields
-    again."""
+    """Ask for the fields one by one, and again if the values do not fit together."""
     whole = Shape(schema)
     while True:
         form, output = schema, dict[str, Any]()
@@ -198,8 +184,8 @@ def _ask_field(name: str, item: JsonObject, schema: JsonObject, *, is_required: 
     about = f" ({item['description'].strip()})" if item.get("description") else ""
     choices = item.get("enum") or ([True, False] if item.get("type") == "boolean" else None)
     if choices:
-        words = [word if isinstance(word, str) else json.dumps(word, ensure_ascii=False) for word in choices]
-        place = asking.ask_choice(f"{shown}{about}", words, is_required=is_required)
+        words = map(word_value, choices)
+        place = asking.ask_choice(f"{shown}{about}", [*words], is_required=is_required)
         return None if place is None else choices[place]
 
     is_list = item.get("type") == "array"
@@ -226,9 +212,6 @@ def _ask_field(name: str, item: JsonObject, schema: JsonObject, *, is_required: 
     return asking.ask(line if is_required else f"{line} (Enter: leave it out)", check)
 
 
-# -- the question --
-
-
 def _question_text(
     options: Namespace, thread: Thread, question: Question, due: Next, role: StoredRole
 ) -> Iterator[str]:
@@ -247,9 +230,9 @@ def _question_text(
         yield "The thread so far: " + in_this_store(options, f"rolecall thread read {thread.id}")
 
 
-def _show_question(
+def _view_question(
     options: Namespace, thread: Thread, question: Question, due: Next, role: StoredRole, parts: list[str]
-) -> None:
+) -> CommandResult:
     shape = Shape(role.schema)
     forms = [variant.schema for variant in shape.variants] or [role.schema]
     commands = [_example_command(options, thread.id, form) for form in forms]
@@ -267,19 +250,17 @@ def _show_question(
         parts += ["## Your answer"] + (["One of these forms."] if shape.variants else [])
         for variant in shape.variants or [None]:
             form = variant.schema if variant else role.schema
-            title = f"Fields when {shape.status_field} is {variant.status}:" if variant else "Fields:"
+            lines = [f"Fields when {shape.status_field} is {variant.status}:" if variant else "Fields:"]
             required = required_fields(form)
-            fields = (
-                field_line(name, items[0], is_required=name in required)
-                for name, items in Shape(form).declared.items()
-            )
-            parts.append("\n".join([title, *fields]).replace("`", ""))
-        parts.append(
-            "All at once as a JSON object: --output @FILE. Free text in addition: --body TEXT or --body @FILE."
-        )
+            for name, items in Shape(form).declared.items():
+                lines.append(field_line(name, items[0], is_required=name in required))
+            parts.append("\n".join(lines).replace("`", ""))
+        whole = "All at once as a JSON object: --output @FILE."
+        parts.append(f"{whole} Free text in addition: --body TEXT or --body @FILE.")
     which = "one of these commands" if commands[1:] else "this command"
     how = "\n".join([f"Answer with {which} and your own values:", *(f"  {one}" for one in commands)])
-    show(options, shown, "\n\n".join([*parts, how]))
+    text = "\n\n".join([*parts, how])
+    return CommandResult(shown, text, CODES["suspended"] if options.run else 0)
 
 
 def _example_command(options: Namespace, ident: str, schema: JsonObject) -> str:
@@ -289,6 +270,5 @@ def _example_command(options: Namespace, ident: str, schema: JsonObject) -> str:
     for name, value in example.items():
         if name == "$status" and "status" not in example:
             name = "status"  # not `$status`, which a shell would expand
-        text = value if isinstance(value, str) else json.dumps(value)
-        words.append(f"--field {quote(f'{name}={text}')}")
+        words.append(f"--field {quote(f'{name}={word_value(value)}')}")
     return in_this_store(options, " ".join([*words, "--body 'Your report.'"]))

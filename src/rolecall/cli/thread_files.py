@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from rolecall.api import Rolecall
 from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.arguments import THREAD, in_this_store, open_thread
-from rolecall.cli.output import STORE, ProgressLine, plural, short, tell, warn, write_file
+from rolecall.cli.output import STORE, count_progress, plural, short, tell, warn, write_file
 from rolecall.errors import UsageError
-from rolecall.store.canonical import JsonObject
 from rolecall.store.lazy import Module
 from rolecall.threads.report import SHORT, shorten
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from rolecall.threads import import_uwf
 else:
     import_uwf = Module("rolecall.threads.import_uwf")
-
-# -- export --
 
 
 @verb(
@@ -58,9 +55,6 @@ def export(options: Namespace) -> CommandResult:
     write_file(path, data, is_new=not options.force, hint=hint)
     shown = {"thread": thread.id, "file": path, "steps": steps, "bytes": len(data)}
     return CommandResult(shown, f"{path}: {plural(steps, 'step')}, {len(data):,} bytes")
-
-
-# -- the files of steps --
 
 
 @verb(
@@ -99,19 +93,13 @@ def check_out(options: Namespace) -> CommandResult:
     STORE,
 )
 def blame(options: Namespace) -> CommandResult:
-    path, lines = options.file, None
+    path, chosen = options.file, None
     name, _, place = path.rpartition(":")
     first, _, last = place.partition("-")
     if name and first.isdecimal() and (not last or last.isdecimal()):
-        path, lines = name, (int(first), int(last or first))
+        path, chosen = name, (int(first), int(last or first))
     with open_thread(options) as thread:
-        found = thread.blame(path, lines=lines, at=options.at)
-    return CommandResult(found, lambda: _blame_text(found))
-
-
-def _blame_text(found: JsonObject) -> str:
-    """Format the lines, each preceded by its step, followed by the prompts of these steps. The prompt of a single step
-    is complete; otherwise each prompt has one line."""
+        found = thread.blame(path, lines=chosen, at=options.at)
     lines, steps = found["lines"], found["steps"]
     names: dict[str, str] = {}
     for ident, step in steps.items():
@@ -121,19 +109,16 @@ def _blame_text(found: JsonObject) -> str:
     nobody = {"before": "before the thread", "between": "between steps"}
     labels = [names[line["step"]] if line["step"] else nobody[line["from"]] for line in lines]
     width, digits = max(map(len, labels), default=0), len(str(lines[-1]["line"])) if lines else 0
-    shown = [
+    text = [
         f"{label:{width}}  {line['line']:{digits}}  {line['text']}"
         for label, line in zip(labels, lines, strict=True)
     ]
     for ident, step in steps.items():
         prompt = step["prompt"].strip()
+        text += ["", f"{names[ident]} · {step['agent']} · {ident}"]
         is_only = len(steps) == 1
-        about = shorten(prompt, SHORT) if is_only else short(step["edgePrompt"].strip() or prompt, 100)
-        shown += ["", f"{names[ident]} · {step['agent']} · {ident}", about]
-    return "\n".join(shown)
-
-
-# -- folder --
+        text.append(shorten(prompt, SHORT) if is_only else short(step["edgePrompt"].strip() or prompt, 100))
+    return CommandResult(found, text)
 
 
 @verb(
@@ -205,7 +190,7 @@ def remove(options: Namespace) -> CommandResult:
         done = thread.remove_folders(force=options.force)
     for branch in done["kept"]:
         tell(f"the branch {branch} is kept: it is checked out somewhere else")
-    text = "\n".join(f"removed {path}" for path in done["removed"]) or "there was nothing to remove"
+    text = [f"removed {path}" for path in done["removed"]] or ["there was nothing to remove"]
     return CommandResult({"thread": thread.id, **done}, text)
 
 
@@ -225,10 +210,7 @@ def prune(options: Namespace) -> CommandResult:
         branches = "".join(f" and the branch {branch}" for branch in row["branches"])
         lines.append(f"{removed} {row['thread']}: {', '.join(row['folders'])}{branches}")
     lines += [f"kept {row['thread']}: {row['why']}" for row in done["kept"]]
-    return CommandResult(done, "\n".join(lines) or "no thread has its own folder")
-
-
-# -- import --
+    return CommandResult(done, lines or ["no thread has its own folder"])
 
 
 @verb(
@@ -242,12 +224,10 @@ def prune(options: Namespace) -> CommandResult:
     STORE,
 )
 def import_folder(options: Namespace) -> CommandResult:
-    progress = ProgressLine("imported")
-    with Rolecall(options.store) as rolecall:
+    with Rolecall(options.store) as rolecall, count_progress("imported") as progress:
         done = rolecall.import_uwf(
             options.folder, cas=options.cas, keep_going=options.keep_going, progress=progress
         )
-    progress.clear()
     has_settings = import_uwf.has_config(options.folder)
     settings = import_uwf.take_config(options.folder)._asdict() if options.config and has_settings else None
     if has_settings and not options.config:
@@ -264,4 +244,4 @@ def import_folder(options: Namespace) -> CommandResult:
     lines += [f"{problem.kind}: {problem.node} {problem.text}" for problem in done.problems]
     for what, keys in (settings or {}).items():
         lines += [f"configuration, {what}: {key}" for key in keys]
-    return CommandResult(shown, "\n".join(lines), code=4 if done.unread else 0)
+    return CommandResult(shown, lines, code=4 if done.unread else 0)

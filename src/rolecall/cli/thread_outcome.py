@@ -6,10 +6,9 @@ discarded, 130 interrupted.
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any
 
@@ -17,7 +16,7 @@ from rolecall.api import Thread
 from rolecall.cli import hints
 from rolecall.cli.arguments import in_this_store, omit_latest
 from rolecall.cli.group_view import duration
-from rolecall.cli.output import colored_status, format_of, plural, short, show, tell
+from rolecall.cli.output import colored_status, format_of, plural, short, show, tell, word_value
 from rolecall.errors import Hint, RolecallError
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import joined_text, local_time, money, reuse_total
@@ -76,9 +75,9 @@ def show_state(
             line += f": {shown['reason']}" if shown["reason"] else ""
         if state.until is not None:
             line += f"\n  it waits until {local_time(state.until)}, because its agent has reached a limit"
-        return (
-            line if is_brief or not shown["result"] else line + _result_text(options, thread, shown["result"])
-        )
+        if shown["result"] and not is_brief:
+            line += "\n\n" + "\n".join(_word_result(options, thread, shown["result"]))
+        return line
 
     if is_after_events and format_of(options) == "yaml":
         print("---")
@@ -87,36 +86,34 @@ def show_state(
 
 
 def _result(options: Namespace, thread: Thread) -> dict[str, Any] | None:
-    """Return the result of an ended thread, with the commands that show and merge the result."""
+    """Return the result of an ended thread, with the commands that show and merge it."""
     found = thread.result()
     if found is None:
         return None
     folders = thread.state.folders
     if folders and (changed := thread.changed_files()) is not None:
         found["files"] = changed
+    found["read"] = in_this_store(options, f"rolecall thread read {thread.id}")
     has_branch = any(folder.branch and not folder.is_removed for folder in folders.values())
-    return {
-        **found,
-        "read": in_this_store(options, f"rolecall thread read {thread.id}"),
-        "merge": in_this_store(options, f"rolecall thread folder merge {thread.id}")
-        if found["files"] and has_branch
-        else None,
-    }
+    merge = in_this_store(options, f"rolecall thread folder merge {thread.id}")
+    found["merge"] = merge if found["files"] and has_branch else None
+    return found
 
 
-def _result_text(options: Namespace, thread: Thread, result: JsonObject) -> str:
-    lines = [f"{result['role']}: {result['status']}" if result["status"] else result["role"]]
+def _word_result(options: Namespace, thread: Thread, result: JsonObject) -> Iterator[str]:
+    yield f"{result['role']}: {result['status']}" if result["status"] else result["role"]
     output = result["output"] if isinstance(result["output"], Mapping) else {}
-    is_group = {"members", "count", "set_aside"} <= output.keys()
-    if is_group:
-        lines.append(f"  {joined_text(output)}")
-    for name, value in output.items() if not is_group else ():
+    if {"members", "count", "set_aside"} <= output.keys():  # of a group
+        yield f"  {joined_text(output)}"
+        output = {}
+    for name, value in output.items():
         if name not in ("status", "$status") and value not in (None, "", [], {}):
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            lines.append("  " + short(f"{name}: {text}", _LINE))
+            yield "  " + short(f"{name}: {word_value(value)}", _LINE)
     body = [line for line in result["text"].splitlines() if line.strip()]
-    lines += [f"  {short(line, 2 * _LINE)}" for line in body[:_MOST_LINES]]
-    lines += [f"  … {len(body) - _MOST_LINES} more lines"] if body[_MOST_LINES:] else []
+    yield from (f"  {short(line, 2 * _LINE)}" for line in body[:_MOST_LINES])
+    if body[_MOST_LINES:]:
+        yield f"  … {len(body) - _MOST_LINES} more lines"
+    yield ""
 
     usage, changes = result["usage"], _count_lines(thread)
     # For a thread with its own folders, the difference at the end is known. A fork lists what changed since the fork.
@@ -128,13 +125,12 @@ def _result_text(options: Namespace, thread: Thread, result: JsonObject) -> str:
     used += [f"{usage['tokens']:,} tokens"] if usage.get("tokens") else []
     used += [money(usage["cost"])] if usage.get("cost") else []
     used += [duration(usage["minutes"] * 60)] if usage.get("minutes") else []
-    commands = {
-        "read it all": result["read"],
-        "see the changes": in_this_store(options, f"rolecall thread diff {thread.id}") if changes else "",
-        "continue from a step": in_this_store(options, f"rolecall thread fork {thread.id} --at STEP")
-        if thread.state.status == "failed"
-        else "",
-    }
+    commands = {"read it all": result["read"]}
+    if changes:
+        commands["see the changes"] = in_this_store(options, f"rolecall thread diff {thread.id}")
+    if thread.state.status == "failed":
+        fork = f"rolecall thread fork {thread.id} --at STEP"
+        commands["continue from a step"] = in_this_store(options, fork)
     facts = {
         "files changed": ", ".join(files[:_MOST_FILES]).replace("\n", "\\n") + more,
         "used": ", ".join(used),
@@ -142,7 +138,7 @@ def _result_text(options: Namespace, thread: Thread, result: JsonObject) -> str:
         **{name: omit_latest(thread.rolecall, command) for name, command in commands.items()},
         "merge it": result["merge"] or "",  # keeps the id: by then another thread can be the latest
     }
-    return "\n".join(["", "", *lines, "", *(f"{name}: {value}" for name, value in facts.items() if value)])
+    yield from (f"{name}: {value}" for name, value in facts.items() if value)
 
 
 def _count_lines(thread: Thread) -> dict[str, str]:

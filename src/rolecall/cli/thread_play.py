@@ -17,16 +17,8 @@ import rolecall.agents as agents
 from rolecall.agents.process import survivors
 from rolecall.api import Thread
 from rolecall.cli import hints
-from rolecall.cli.group_view import (
-    Amounts,
-    GroupBlock,
-    duration,
-    gist,
-    limits_line,
-    unwrap,
-    work_folders,
-)
-from rolecall.cli.output import LastLine, format_of, say, show_record
+from rolecall.cli.group_view import Amounts, GroupBlock, duration, gist, limits_line, unwrap, work_folders
+from rolecall.cli.output import LastLine, format_of, say, short, show_record
 from rolecall.cli.parser import report
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED, INTERRUPTION, show_state, tell_continuation
 from rolecall.errors import Conflict, RolecallError
@@ -42,6 +34,7 @@ from rolecall.workflow.route import status_of
 
 T = TypeVar("T")
 
+_AGENTS = (*agents.ADAPTERS, HUMAN)
 _REFRESH = 0.2
 _AGENT_LENGTH = 24
 """How many characters of an agent's name are shown, because the name can be a long command."""
@@ -56,12 +49,20 @@ def play(options: Namespace, thread: Thread, *, steps: int | None, is_run: bool)
     if status != "suspended" and not (is_run and status in ENDED):
         try:
             view = view_of(options, thread, has_events=is_run)
-            step, is_cancelled = take_steps(options, thread, view, steps=steps, is_run=is_run)
+            step, stopped = take_steps(options, thread, view, steps=steps, is_run=is_run)
+            is_cancelled = stopped.cancel.is_set()
         except RolecallError as error:
             if not isinstance(error, Conflict) or thread.state.status != "killed":
                 sys.stdout.flush()
                 code = report(error)
-                instead = _other_command(options, thread, error)
+                instead = None  # a different command, if the same one would fail again
+                if isinstance(error, FileChanged):
+                    place = quote(error.place)
+                    instead = f"rolecall thread fork {thread.id} --keep-files --workflow {place}"
+                elif isinstance(error, FileGone):
+                    instead = f"rolecall thread fork {thread.id} --keep-files --workflow '…'"
+                elif options.agent and not is_known_agent(config.load(), options.agent, _AGENTS):
+                    instead = f"{hints.command(thread.continuation or '')} --agent '…'"
                 tell_continuation(options, thread, agent=None if instead else options.agent, instead=instead)
                 return code
     return leave(options, thread, step=step, is_run=is_run, is_cancelled=is_cancelled)
@@ -78,33 +79,16 @@ def leave(options: Namespace, thread: Thread, *, step: str | None, is_run: bool,
     return INTERRUPTED if is_interrupted else CODES.get(status, 0)
 
 
-def _other_command(options: Namespace, thread: Thread, error: RolecallError) -> str | None:
-    """Return a different command that continues the thread if repeating the current command would fail again. Return
-    None if a repetition might succeed."""
-    if isinstance(error, FileChanged):
-        return f"rolecall thread fork {thread.id} --keep-files --workflow {quote(error.place)}"
-    if isinstance(error, FileGone):
-        return f"rolecall thread fork {thread.id} --keep-files --workflow '…'"
-    if options.agent and not is_known_agent(config.load(), options.agent, (*agents.ADAPTERS, HUMAN)):
-        return f"{hints.command(thread.continuation or '')} --agent '…'"
-    return None
-
-
 def take_steps(
     options: Namespace, thread: Thread, view: View, *, steps: int | None, is_run: bool
-) -> tuple[str | None, bool]:
-    """Take steps. Return the id of the last step taken, and whether a signal stopped the run."""
-
-    step, stopped = run_attended(
+) -> tuple[str | None, Stopped]:
+    """Take steps. Return the id of the last step taken, and how the run was stopped."""
+    return run_attended(
         view,
         lambda stopped: thread.advance(
             watch=stopped.watch, cancel=stopped.cancel, steps=steps, agent=options.agent, needs_all=is_run
         ),
     )
-    return step, stopped.cancel.is_set()
-
-
-# -- views --
 
 
 class View:
@@ -167,11 +151,8 @@ class StepLines(View):
         suspension is shown."""
 
     def event(self, kind: str, body: JsonObject) -> None:
-        if (
-            kind in ("suspended", "limited")
-            and self._failure
-            and str(body.get("reason", "")).startswith(self._failure)
-        ):
+        is_same = self._failure and str(body.get("reason", "")).startswith(self._failure)
+        if is_same and kind in ("suspended", "limited"):
             self._failure = ""
         if self._failure:
             self.close()
@@ -226,10 +207,8 @@ class StepLines(View):
             self._now.draw(f"◷ continues in {duration(left)}, at {until} · Ctrl-C leaves it waiting")
         if not self._role:
             return
-        agent = self._agent
-        if len(agent) > _AGENT_LENGTH:
-            agent = agent[: _AGENT_LENGTH - 1] + "…"
         seconds = time.monotonic() - self._since
+        agent = short(self._agent, _AGENT_LENGTH)
         parts = [self._role, agent, duration(seconds), *Amounts.of(self._usage).words()]
         lines = ["… " + " · ".join(parts), f"  {self._latest}" if self._latest else ""]
         used = sum_amounts([self._totals, count_usage(self._usage, ms=round(seconds * 1000), steps=0)])
@@ -254,25 +233,16 @@ def view_of(options: Namespace, thread: Thread, *, has_events: bool, is_served: 
 
 
 def step_line(step: Step) -> str:
-    """Describe a finished step: its number, role and status, then its duration and tokens or the origin of a reused
-    step."""
+    """Describe a finished step: number, role and status, then duration and tokens, or the origin of a reused step."""
+    status = status_of(step.output) or ""
     if step.reused is not None:
-        told = [step.role, status_of(step.output) or "", *reused_text(step.reused._asdict())]
-        return f"✓ {step.number} " + " · ".join(filter(None, told))
-    ms = step.payload["completed_at"] - step.payload["started_at"]
-    parts = [
-        step.role,
-        status_of(step.output) or "",
-        duration(ms / 1000),
-        *Amounts.of(step.payload.get("usage", {})).words(),
-        f"reused {total}" if (total := reuse_total(step.saved)) else "",
-    ]
-    if step.agent == GROUP:
-        parts[1] = f"{parts[1]}: {joined_text(step.output)}"
-    return f"✓ {step.number} " + " · ".join(part for part in parts if part)
-
-
-# -- stopping --
+        parts = reused_text(step.reused._asdict())
+    else:
+        ms = step.payload["completed_at"] - step.payload["started_at"]
+        parts = [duration(ms / 1000), *Amounts.of(step.payload.get("usage", {})).words()]
+        parts += [f"reused {total}"] if (total := reuse_total(step.saved)) else []
+        status += f": {joined_text(step.output)}" if step.agent == GROUP else ""
+    return f"✓ {step.number} " + " · ".join(filter(None, [step.role, status, *parts]))
 
 
 class Stopped:

@@ -33,6 +33,7 @@ from rolecall.cli.output import (
     table,
     tell,
     under_this_name,
+    word_value,
 )
 from rolecall.errors import UsageError
 from rolecall.settings import repository
@@ -46,6 +47,7 @@ _FILES_OF = 20
 ones."""
 _CHECK_LINES = 10
 """How many of the last output lines of a failed check `thread show` repeats."""
+_AGES = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1_000}
 _ACTIVE = frozenset(set(Status) - set(ENDED))
 
 Entry = dict[str, Any]
@@ -72,7 +74,7 @@ def show_thread(options: Namespace) -> CommandResult:
     if card["status"] == Status.DAMAGED:
         text = f"thread {card['thread']} is {colored_status(Status.DAMAGED)}: {card['reason']}"
         return CommandResult(card, text, code=4)
-    return CommandResult(card, lambda: _card_text(card, groups))
+    return CommandResult(card, _word_card(card, groups))
 
 
 def with_command(options: Namespace, entry: Entry) -> Entry:
@@ -81,7 +83,7 @@ def with_command(options: Namespace, entry: Entry) -> Entry:
     return {**entry, "continue": in_this_store(options, command)} if command else entry
 
 
-def _card_text(card: JsonObject, groups: Iterable[JsonObject]) -> str:
+def _word_card(card: JsonObject, groups: Iterable[JsonObject]) -> Iterator[str]:
     players: dict[str, list[str]] = {}
     for role, agent in card["agents"].items():
         players.setdefault(agent, []).append(role)
@@ -97,10 +99,7 @@ def _card_text(card: JsonObject, groups: Iterable[JsonObject]) -> str:
         ("reused", report.reuse_total(card["usage"].get("saved"))),
         ("head", card["head"]),
         ("limits", ", ".join(f"{key} {report.amount(value)}" for key, value in card["limits"].items())),
-        (
-            "agents",
-            f"\n{'':13}".join(f"{', '.join(roles)}: {agent}" for agent, roles in players.items()),
-        ),
+        ("agents", f"\n{'':13}".join(f"{', '.join(roles)}: {name}" for name, roles in players.items())),
         ("asked now", f"{pending['agent']} as {pending['role']}" if pending else ""),
         ("members", _group_text(card["group"]) if "group" in card else ""),
         ("run by", card["lease"]["holder"] if card["lease"] else ""),
@@ -109,50 +108,50 @@ def _card_text(card: JsonObject, groups: Iterable[JsonObject]) -> str:
         ("work folder", card["cwd"]),
         *report.own_folders(card),
     ]
-    lines = [f"{name:12} {value}" for name, value in facts if value not in (None, "")]
+    yield from (f"{name:12} {value}" for name, value in facts if value not in (None, ""))
     if used := report.usage_table(card["usage"]):
         headings, rows = used
-        lines += ["", table(rows, headings)]
+        yield f"\n{table(rows, headings)}"
     if card["files"]:
         files = []
         for step in card["files"]:
             first, *others = report.changes_text(step, report.BRIEF_CHANGES)
             files += [(step["number"], step["role"], first), *(("", "", line) for line in others)]
-        lines += ["", table(files, ("", "role", "files"))]
-    # The card lists the newest attempt first, but people read attempts in chronological order.
-    lines += [
-        f"failed attempt of {one['role']}: {short(one['error'], 200)}" for one in reversed(card["attempts"])
-    ]
-    for group in card.get("groups", ()):
+        yield f"\n{table(files, ('', 'role', 'files'))}"
+    for one in reversed(card["attempts"]):  # oldest first
+        yield f"failed attempt of {one['role']}: {short(one['error'], 200)}"
+    yield from _word_groups(card.get("groups", ()), groups)
+    if card["continue"]:
+        yield f"\ncontinue: {card['continue']}"
+
+
+def _word_groups(shown: Iterable[JsonObject], groups: Iterable[JsonObject]) -> Iterator[str]:
+    """Yield the members of some groups, and of all groups why the work of members was not merged."""
+    for group in shown:
         if group["step"] is None:
-            heading = (
-                f"{group['role']}: {len(group['members']):,} of {group['count']:,} members have been started"
-            )
+            started = f"{len(group['members']):,} of {group['count']:,} members have been started"
+            yield f"\n{group['role']}: {started}"
         else:
-            heading = f"{group['role']} (step {group['step']}): {report.joined_text(group)}"
+            yield f"\n{group['role']} (step {group['step']}): {report.joined_text(group)}"
         rows = []
         for member in group["members"]:
             title = member.get("title") or report.member_title(member).partition(" ")[2]
             about = " · ".join(filter(None, (title, member.get("reason"))))
             rows.append((member["number"], member["status"], member["id"], about))
-        lines += ["", heading, *([table(rows, ("", "status", "thread", "title"))] if rows else [])]
+        if rows:
+            yield table(rows, ("", "status", "thread", "title"))
     for group in groups:
         for member in group["members"]:
-            if member["status"] == "set_aside":
-                lines += ["", *_set_aside_lines(group["role"], member)]
-    return "\n".join([*lines, "", f"continue: {card['continue']}"] if card["continue"] else lines)
-
-
-def _set_aside_lines(role: str, member: JsonObject) -> Iterator[str]:
-    """Yield the reason why the work of a member was not merged: the conflicting files, or the end of the check's
-    output."""
-    yield f"set aside: {role} {member['number']} ({member['id']}): {member.get('reason') or ''}"
-    conflict = member.get("conflict") or {}
-    for file in conflict.get("files") or ():
-        yield f"  {file['path']}: {file.get('message') or file.get('kind') or ''}"
-    if check := conflict.get("check"):
-        yield f"  $ {shlex.join(check['command'])}"
-        yield from (f"  {line}" for line in check["output"].rstrip().split("\n")[-_CHECK_LINES:])
+            if member["status"] != "set_aside":
+                continue
+            name = f"{group['role']} {member['number']} ({member['id']})"
+            yield f"\nset aside: {name}: {member.get('reason') or ''}"
+            conflict = member.get("conflict") or {}
+            for file in conflict.get("files") or ():
+                yield f"  {file['path']}: {file.get('message') or file.get('kind') or ''}"
+            if check := conflict.get("check"):
+                yield f"  $ {shlex.join(check['command'])}"
+                yield from (f"  {line}" for line in check["output"].rstrip().split("\n")[-_CHECK_LINES:])
 
 
 def _group_text(group: JsonObject) -> str:
@@ -161,9 +160,6 @@ def _group_text(group: JsonObject) -> str:
     told = [f"{group[key]:,} {word}" for key, word in words.items() if group.get(key)]
     text = f"{group['role']}: " + ", ".join([*told, f"of {group['count']:,}"] if told else ["none yet"])
     return text + (f"; the first limit ends {report.local_time(group['until'])}" if "until" in group else "")
-
-
-# -- list --
 
 
 class ThreadListing(NamedTuple):
@@ -178,6 +174,9 @@ class ThreadListing(NamedTuple):
         for entry in _below_parents(self.entries):
             reason = entry["reason"] if entry["status"] in (Status.DAMAGED, "suspended", "waiting") else ""
             waits = f"until {report.local_time(entry['until'])}" if "until" in entry else ""
+            title = " · ".join(filter(None, (waits, entry["title"], reason)))
+            ms = self.now - (entry["updated"] or 0)
+            ago = next((f"{ms // size} {unit} ago" for unit, size in _AGES.items() if ms >= size), "now")
             rows.append(
                 (
                     entry["thread"][-self.id_length :],
@@ -185,9 +184,8 @@ class ThreadListing(NamedTuple):
                     entry["status"],
                     entry["currentRole"] or "",
                     entry["steps"],
-                    _ago(self.now - entry["updated"]) if entry["updated"] else "",
-                    ("↳ " if entry.get("member") else "")
-                    + " · ".join(filter(None, (waits, entry["title"], reason))),
+                    ago if entry["updated"] else "",
+                    f"↳ {title}" if entry.get("member") else title,
                 )
             )
         headings = ("thread", "workflow", "status", "next", "steps", "updated", "title")
@@ -198,8 +196,7 @@ class ThreadListing(NamedTuple):
 
 
 def _below_parents(entries: list[Entry]) -> Iterator[Entry]:
-    """Yield the entries, with the members of a listed thread directly below that thread, in the order of their
-    numbers."""
+    """Yield the entries, with the members of a listed thread below that thread, in the order of their numbers."""
     listed = {entry["thread"] for entry in entries}
     below: dict[str, list[Entry]] = {}
     for entry in reversed(entries):
@@ -214,13 +211,6 @@ def _below_parents(entries: list[Entry]) -> Iterator[Entry]:
     for entry in entries:
         if entry.get("parent") not in listed:
             yield from family(entry)
-
-
-def _ago(ms: int) -> str:
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
-        if ms >= size:
-            return f"{ms // size} {unit} ago"
-    return "now"
 
 
 @verb(
@@ -267,8 +257,7 @@ def list_threads(options: Namespace) -> CommandResult | None:
 
 
 def _look(options: Namespace) -> tuple[ThreadListing, str]:
-    """Return the requested threads, and the list as text. If there are more threads than the list shows, one further
-    thread is returned."""
+    """Return the requested threads, with one more if there are more than the list shows, and the list as text."""
     words = [word.strip() for word in (options.status or "").split(",") if word.strip()]
     wanted: set[str] = set() if words else set(_ACTIVE)
     for word in words:
@@ -284,9 +273,8 @@ def _look(options: Namespace) -> tuple[ThreadListing, str]:
             after=options.page,
             members=options.members,
         )
-        listing = _make_listing(
-            options, rolecall, islice(found, options.skip, options.skip + options.max + 1)
-        )
+        page = islice(found, options.skip, options.skip + options.max + 1)
+        listing = _make_listing(options, rolecall, page)
         if not listing.entries:
             if next(rolecall.entries(), None):
                 is_filtered = options.status or options.workflow or options.text or options.all
@@ -318,9 +306,6 @@ def first_command(rolecall: Rolecall, preferred: str = "") -> str:
     return "rolecall new" if repository.nearest("rolecall.yaml", rolecall.folder) else "rolecall init"
 
 
-# -- steps --
-
-
 @verb("thread steps", "list a thread's steps", "rolecall thread steps 01M7F72S", THREAD, STORE)
 def list_steps(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
@@ -331,35 +316,20 @@ def list_steps(options: Namespace) -> CommandResult:
         headings = ("", "step", "role", "agent", "status", "time", "files", "output")
         rows = [(0, first["hash"], "(start)", "", "", "", "", first["prompt"])]
         for step in steps:
+            time = "reused" if "reused" in step else report.duration(step["durationMs"])
             output = step["output"]
-            rows.append(
-                (
-                    step["number"],
-                    step["hash"],
-                    step["role"],
-                    step["agent"],
-                    step["status"] or "",
-                    "reused" if "reused" in step else report.duration(step["durationMs"]),
-                    report.changes_total(step),
-                    short(
-                        report.joined_text(output) if step["agent"] == GROUP else _fields_text(output), 200
-                    ),
-                )
-            )
+            if step["agent"] == GROUP:
+                words = report.joined_text(output)
+            elif isinstance(output, Mapping):  # without the status, which has its own column
+                fields = {name: output[name] for name in output if name not in ("status", "$status")}
+                words = ", ".join(f"{name}: {word_value(value)}" for name, value in fields.items())
+            else:
+                words = json.dumps(output, ensure_ascii=False)
+            known = (step["number"], step["hash"], step["role"], step["agent"], step["status"] or "")
+            rows.append((*known, time, report.changes_total(step), short(words, 200)))
         return table(rows, headings, spared=("files", "time", "agent"))
 
     return CommandResult(shown, text)
-
-
-def _fields_text(output: Any) -> str:
-    """Format an output on one line, without the status, which has its own column."""
-    if not isinstance(output, Mapping):
-        return json.dumps(output, ensure_ascii=False)
-    return ", ".join(
-        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in output.items()
-        if name not in ("status", "$status")
-    )
 
 
 @verb(
@@ -431,7 +401,15 @@ def compare_threads(options: Namespace) -> CommandResult:
         if options.files or other is None:
             parts = one.diff_files(other, at=options.at, role=options.role)
             threads = [thread.id for thread in (one, other) if thread]
-            return CommandResult({"threads": threads, "parts": parts}, colored_diff(_patch_text(parts)))
+            patches = []
+            for part in parts:  # programs that apply patches skip the headings
+                if part["changes"]:
+                    heading = [f"step {part['number']}: {part['role']}"] if part["step"] else []
+                    if "attempt" in part:
+                        heading = [f"failed attempt {part['attempt']}: {part['role']}"]
+                    patches.append("\n".join([*heading, part["diff"].rstrip("\n")]))
+            text = colored_diff("\n\n".join(patches) or "no file changed")
+            return CommandResult({"threads": threads, "parts": parts}, text)
         found = one.diff(other)
     if found["common"] is None:
         lines = ["the threads share nothing"]
@@ -448,18 +426,6 @@ def compare_threads(options: Namespace) -> CommandResult:
     if not found["steps"] and not found["prompt"]:
         lines.append("and no further")
     return CommandResult(found, colored_diff("\n".join(lines)))
-
-
-def _patch_text(parts: Iterable[JsonObject]) -> str:
-    """Join the patches, each below a heading that names its step. Programs that apply patches skip such headings."""
-    shown = []
-    for part in parts:
-        if part["changes"]:
-            heading = [f"step {part['number']}: {part['role']}"] if part["step"] else []
-            if "attempt" in part:
-                heading = [f"failed attempt {part['attempt']}: {part['role']}"]
-            shown.append("\n".join([*heading, part["diff"].rstrip("\n")]))
-    return "\n\n".join(shown) or "no file changed"
 
 
 @verb(

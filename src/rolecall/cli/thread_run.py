@@ -38,7 +38,6 @@ from rolecall.cli.output import (
     plural,
     printable,
     read_input,
-    show,
     show_record,
     tell,
 )
@@ -56,9 +55,6 @@ if TYPE_CHECKING:
     from rolecall.settings.yaml12 import Problem
 
 
-# -- start and fork --
-
-
 @verb(
     "thread start",
     "make a thread of a workflow; nothing is run yet",
@@ -72,7 +68,7 @@ if TYPE_CHECKING:
     REUSE,
     STORE,
 )
-def start(options: Namespace) -> None:
+def start(options: Namespace) -> CommandResult:
     prompt = read_input(options.prompt)
     with Rolecall(options.store) as rolecall:
         loaded = rolecall.load_workflow(options.workflow, warn=print_problem)
@@ -97,7 +93,7 @@ def start(options: Namespace) -> None:
             "status": state.status.value,
             "currentRole": state.role,
         }
-        _show_new_thread(options, thread, shown, "run it")
+        return _view_new_thread(options, thread, shown, "run it")
 
 
 @verb(
@@ -118,7 +114,7 @@ def start(options: Namespace) -> None:
     REUSE,
     STORE,
 )
-def fork(options: Namespace) -> None:
+def fork(options: Namespace) -> CommandResult:
     prompt = None if options.prompt is None else read_input(options.prompt)
     with Rolecall(options.store) as rolecall:
         thread = rolecall.fork(
@@ -144,16 +140,16 @@ def fork(options: Namespace) -> None:
             "folders": thread.state.dump_folders(),
             "continue": onward,
         }
-        _show_new_thread(options, thread, shown, "continue")
+        return _view_new_thread(options, thread, shown, "continue")
 
 
-def _show_new_thread(options: Namespace, thread: Thread, shown: JsonObject, label: str) -> None:
-    """Print only the id on standard output, for scripts. Print the next command on standard error."""
+def _view_new_thread(options: Namespace, thread: Thread, shown: JsonObject, label: str) -> CommandResult:
+    """Return only the id as text, for scripts. The next command is printed on standard error."""
     tell_omitted(thread)
-    show(options, shown, thread.id)
+    note = ""
     if format_of(options) == "text" and (onward := thread.continuation):
-        command = omit_latest(thread.rolecall, in_this_store(options, onward))
-        tell(f"{label}: {command}")
+        note = f"{label}: {omit_latest(thread.rolecall, in_this_store(options, onward))}"
+    return CommandResult(shown, thread.id, note=note)
 
 
 def print_problem(problem: Problem) -> None:
@@ -161,19 +157,16 @@ def print_problem(problem: Problem) -> None:
 
 
 def tell_omitted(thread: Thread) -> None:
-    """Say how many uncommitted changes are missing in a new thread's own folder, because people will look for these
-    changes there."""
+    """Say how many uncommitted changes are missing in a new thread's own folder, where people will look for them."""
     for folder in thread.state.folders.values():
         if count := folder.omitted:
             whose = printable(folder.origin or folder.source)
-            _note_once(
-                f"note: the thread's worktree begins without {plural(count, 'uncommitted change')} in {whose}"
-            )
+            changes = plural(count, "uncommitted change")
+            _note_once(f"note: the thread's worktree begins without {changes} in {whose}")
 
 
-@cache
+@cache  # similar roles and threads lead to the same message
 def _note_once(note: str) -> None:
-    """Print a message once, because similar roles and threads lead to the same message."""
     tell(note)
 
 
@@ -189,9 +182,6 @@ def tell_of_settings(book: Playbook, override: str | None) -> None:
             alias = agent_for(settings, workflow=book.workflow.name, role=name, named=own, override=override)
             if program := uwf_program(settings, alias):
                 _note_once(f"note: the built-in adapter {UWF_PROGRAMS[program]!r} replaces {program}")
-
-
-# -- step, run, resume --
 
 
 @verb("thread step", "take exactly one step", "rolecall thread step 01M7F72S", THREAD, AGENT, REUSE, STORE)
@@ -252,9 +242,6 @@ def resume(options: Namespace) -> int:
         show_state(options, thread)
         tell_continuation(options, thread, is_served=thread.state.service is not None)
     return 0
-
-
-# -- kill and watch --
 
 
 @verb(

@@ -56,15 +56,9 @@ def export(options: Namespace) -> CommandResult | int:
             return 0
         collector = rolecall.collector(options.otlp, content=options.content or None)
         if collector is None:
-            raise UsageError(
-                "no collector is named",
-                hint=Hint(
-                    "Name one with --otlp, or configure it",
-                    "set_setting",
-                    key="traces.otlp",
-                    value="http://localhost:4318",
-                ),
-            )
+            advice, setting = "Name one with --otlp, or configure it", "traces.otlp"
+            hint = Hint(advice, "set_setting", key=setting, value="http://localhost:4318")
+            raise UsageError("no collector is named", hint=hint)
         sent = rolecall.export_traces(threads, collector)
     shown = {"threads": len(threads), **sent._asdict()}
     text = f"sent {plural(sent.spans, 'span')} of {plural(len(threads), 'thread')}"

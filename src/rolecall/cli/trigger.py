@@ -26,9 +26,6 @@ def _load_project() -> ProjectFile:
     return project_file.load(os.getcwd()).require()
 
 
-# -- list --
-
-
 @verb("trigger list", "list the triggers of the project, and what they did", "rolecall trigger list", STORE)
 def list_triggers(options: Namespace) -> CommandResult:
     project = _load_project()
@@ -37,28 +34,14 @@ def list_triggers(options: Namespace) -> CommandResult:
         id_length = rolecall.short_id_length()
     if not rows:
         return CommandResult([], f"No trigger is configured in {project.folder}.")
-    cells = [
-        (
-            row.trigger,
-            row.state,
-            row.fired,
-            _moment(row.last),
-            _moment(row.next),
-            row.thread[-id_length:] if row.thread else "–",
-            row.does,
-        )
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        times = [one[5:16].replace("T", " ") if one else "–" for one in (row.last, row.next)]
+        thread = row.thread[-id_length:] if row.thread else "–"
+        cells.append((row.trigger, row.state, row.fired, *times, thread, row.does))
     lines = [table(cells, ("trigger", "state", "fired", "last (UTC)", "next (UTC)", "thread", "does"))]
     lines += [f"{row.trigger}: {row.problem}" for row in rows if row.problem]
-    return CommandResult([row._asdict() for row in rows], "\n".join(lines))
-
-
-def _moment(text: str | None) -> str:
-    return text[5:16].replace("T", " ") if text else "–"
-
-
-# -- fire --
+    return CommandResult([row._asdict() for row in rows], lines)
 
 
 @verb(
@@ -86,9 +69,6 @@ def fire(options: Namespace) -> CommandResult:
         is_served = control.is_served(config.home(), options.store, rolecall.store)
     waits = "" if is_served else "\nno service is running; it waits for one: rolecall serve"
     return CommandResult({"trigger": trigger.id, "thread": ident, "service": is_served}, f"{ident}{waits}")
-
-
-# -- pause and resume --
 
 
 @verb(

@@ -53,8 +53,7 @@ def validate(options: Namespace) -> CommandResult:
         "folder": project.folder,
         "valid": found.is_valid,
         "workflows": [
-            {"file": report.path, "name": report.workflow.name if report.workflow else None}
-            for report in found.reports
+            {"file": one.path, "name": one.workflow.name if one.workflow else None} for one in found.reports
         ],
         "triggers": [{"trigger": one.id, "does": one.describe()} for one in project.triggers],
         "endpoints": [{**check._asdict(), "fix": word(check.fix)} for check in found.endpoints],

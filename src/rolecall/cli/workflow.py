@@ -7,7 +7,7 @@ from argparse import Namespace
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from rolecall.api import Rolecall, WorkflowDefinition, reader
+from rolecall.api import Rolecall, reader
 from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.hints import view_problem, word_problem
 from rolecall.cli.output import STORE, colored_diff, format_of, paint, plural, table, tell, write_file
@@ -39,9 +39,6 @@ def _time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-# -- put, show, list --
-
-
 @verb(
     "workflow put",
     "check a workflow and make it the current version of its name",
@@ -57,8 +54,8 @@ def put(options: Namespace) -> CommandResult | int:
             tell(str(word_problem(problem)))
         if checked.playbook is None:
             count = sum(problem.severity == "error" for problem in checked.problems)
-            text = f"{path} has {plural(count, 'problem')}; nothing was stored"
-            tell(f"{paint('rolecall:', 'red')} {text}")
+            what = f"{path} has {plural(count, 'problem')}; nothing was stored"
+            tell(f"{paint('rolecall:', 'red')} {what}")
             return 2
         name, node = checked.playbook.workflow.name, rolecall.put(path)
     return CommandResult({"name": name, "hash": node}, f"{name} {node}")
@@ -114,18 +111,14 @@ def list_workflows(options: Namespace) -> CommandResult | None:
             for entry in rolecall.workflow_entries()
         ]
         bundled = len(rolecall.gallery())
-    if not rows and format_of(options) == "text":
-        tell("There are no workflows here. `rolecall new` lists those that come with Rolecall.")
-        return None
     if format_of(options) == "text":
+        if not rows:
+            tell("There are no workflows here. `rolecall new` lists those that come with Rolecall.")
+            return None
         tell(f"{bundled} more come with Rolecall: `rolecall new`")
     headings = ("name", "hash", "origin", "versions", "description")
-    return CommandResult(
-        rows, lambda: table([[row[key] for key in headings] for row in rows], headings, folds=True)
-    )
-
-
-# -- validate --
+    cells = [[row[key] for key in headings] for row in rows]
+    return CommandResult(rows, lambda: table(cells, headings, folds=True))
 
 
 @verb(
@@ -140,8 +133,7 @@ def validate(options: Namespace) -> CommandResult:
         names = options.workflows or rolecall.workflow_files()
         if not names:
             raise UsageError(
-                "this project has no workflow",
-                hint="Name a file, or put one into the folder `workflows`.",
+                "this project has no workflow", hint="Name a file, or put one into the folder `workflows`."
             )
         reports = [_check(rolecall, name) for name in names]
     lines = []
@@ -152,11 +144,8 @@ def validate(options: Namespace) -> CommandResult:
         found = ", ".join(plural(count, kind) for kind, count in counts.items() if count)
         verdict = "valid" if report.valid else "not valid"
         lines.append(f"{report.file}: {verdict}{f' ({found})' if found else ''}")
-    shown = [
-        {**report._asdict(), "problems": [view_problem(problem) for problem in report.problems]}
-        for report in reports
-    ]
-    return CommandResult(shown, "\n".join(lines), code=0 if all(report.valid for report in reports) else 2)
+    shown = [{**one._asdict(), "problems": [*map(view_problem, one.problems)]} for one in reports]
+    return CommandResult(shown, lines, code=0 if all(report.valid for report in reports) else 2)
 
 
 class _Report(NamedTuple):
@@ -192,9 +181,6 @@ def _check(rolecall: Rolecall, text: str) -> _Report:
     name, node = (book.workflow.name, rolecall.id_of(book)) if book else (None, None)
     is_valid = all(problem.severity != "error" for problem in problems)
     return _Report(file, name, node, is_valid, [word_problem(problem) for problem in problems])
-
-
-# -- graph, schema, history, diff --
 
 
 @verb(
@@ -288,10 +274,25 @@ def list_versions(options: Namespace) -> CommandResult:
 )
 def compare(options: Namespace) -> CommandResult:
     with reader(options.store) as rolecall:
-        before, after = _choose_two(rolecall, options)
+        first = rolecall.define(options.first)
+        versions = rolecall.versions(first.workflow.name) if options.second is None else []
+        others = [version.node for version in versions if version.node != first.node.id]
+        if options.second is not None:
+            before, after = first, rolecall.define(options.second)
+        elif first.path is not None and versions:
+            before, after = rolecall.define(versions[0].node), first
+        elif not others:
+            raise NotFound(
+                f"{first.workflow.name!r} has no other version to compare with",
+                hint="Name two workflows, or put this one first.",
+            )
+        elif versions[0].node != first.node.id:  # an earlier version with the current one
+            before, after = first, rolecall.define(versions[0].node)
+        else:
+            before, after = rolecall.define(others[0]), first
     found = document.changes(before.workflow, after.workflow)
-    names = tuple(one.path or f"{one.workflow.name} {one.node.id}" for one in (before, after))
-    text = document.diff(before.workflow, after.workflow, names=(names[0], names[1]))
+    older, newer = (one.path or f"{one.workflow.name} {one.node.id}" for one in (before, after))
+    text = document.diff(before.workflow, after.workflow, names=(older, newer))
     sides = [{"name": one.workflow.name, "hash": one.node.id, "path": one.path} for one in (before, after)]
     shown = {
         "from": sides[0],
@@ -302,24 +303,3 @@ def compare(options: Namespace) -> CommandResult:
     }
     summary = "\n".join(map(str, found)) or "the same"
     return CommandResult(shown, f"{summary}\n\n{colored_diff(text)}".rstrip())
-
-
-def _choose_two(rolecall: Rolecall, options: Namespace) -> tuple[WorkflowDefinition, WorkflowDefinition]:
-    """Return the two workflows to compare, the older one first. They are the two that the person named, or the one that
-    was named and its registered version."""
-    first = rolecall.define(options.first)
-    if options.second is not None:
-        return first, rolecall.define(options.second)
-    name = first.workflow.name
-    versions = rolecall.versions(name)
-    if first.path is not None and versions:
-        return rolecall.define(versions[0].node), first
-    others = [version.node for version in versions if version.node != first.node.id]
-    if not others:
-        raise NotFound(
-            f"{name!r} has no other version to compare with",
-            hint="Name two workflows, or put this one first.",
-        )
-    if versions[0].node != first.node.id:
-        return first, rolecall.define(versions[0].node)
-    return rolecall.define(others[0]), first

@@ -12,14 +12,11 @@ from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.asking import confirm
 from rolecall.cli.output import colored_diff, columns_of_terminal, paint, plural, table, tell
 from rolecall.errors import UsageError
-from rolecall.files.packs import PackComparison, diff
+from rolecall.files.packs import diff
 from rolecall.workflow.pack import Pin, Powers
 
 _YES = flag("--yes", "do not ask")
 _NAMES = argument("names", "NAME", "workflows (default: all that come from packs)", nargs="*")
-
-
-# -- add --
 
 
 @verb(
@@ -51,14 +48,11 @@ def add(options: Namespace) -> CommandResult:
         lines.append(f"See it now: rolecall workflow trust {names[0]}")
     if others:
         lines.append(f"Not taken: {', '.join(others)}")
-    return CommandResult(shown, "\n".join(lines))
+    return CommandResult(shown, lines)
 
 
 def _view(pin: Pin) -> dict[str, Any]:
     return {"source": pin.source, "ref": pin.ref, "commit": pin.commit, "content": pin.content}
-
-
-# -- outdated, update --
 
 
 @verb(
@@ -70,19 +64,12 @@ def _view(pin: Pin) -> dict[str, Any]:
 def list_outdated(options: Namespace) -> CommandResult:
     with reader() as rolecall:
         found = rolecall.compare_workflows(options.names)
-    rows = [
-        {
-            "name": one.name,
-            "state": one.state,
-            **_view(one.pin),
-            "offered": one.new_pin.commit,
-            "reason": one.reason,
-        }
-        for one in found
-    ]
-    cells = [
-        (one.name, one.state, one.pin.origin + (f": {one.reason}" if one.reason else "")) for one in found
-    ]
+    rows, cells = [], []
+    for one in found:
+        pin = {**_view(one.pin), "offered": one.new_pin.commit}
+        rows.append({"name": one.name, "state": one.state, **pin, "reason": one.reason})
+        reason = f": {one.reason}" if one.reason else ""
+        cells.append((one.name, one.state, one.pin.origin + reason))
     text = table(cells, ("workflow", "state", "source")) if found else "No workflow here comes from a pack."
     if any(one.can_update for one in found):
         text += "\n\nSee the differences and take them: rolecall workflow update"
@@ -103,7 +90,13 @@ def update(options: Namespace) -> CommandResult | int:
         chosen = [one for one in found if one.can_update]
         left = [one for one in found if not one.can_update and one.state != "current"]
         for one in left:
-            tell(f"{paint('left unchanged:', 'yellow')} {one.name}, {_explain(one)}")
+            why = {
+                "changed here": "which was changed here; move the file away to take the version of "
+                f"{one.pin.origin}",
+                "gone there": f"which {one.pin.source} no longer has",
+                "unreachable": one.reason,
+            }.get(one.state, one.state)
+            tell(f"{paint('left unchanged:', 'yellow')} {one.name}, {why}")
         if chosen:
             for one in chosen:  # the next run of an updated workflow shows what it may do
                 assert one.offered is not None  # noqa: S101 - it can be updated
@@ -123,18 +116,7 @@ def update(options: Namespace) -> CommandResult | int:
     changed = [one.name for one in chosen if one.state != "current"]
     lines = [f"{one.name} comes from {one.new_pin.origin}." for one in chosen if one.state == "current"]
     lines += [f"{name} is updated; its next run asks first." for name in changed]
-    return CommandResult(shown, "\n".join(lines) or "There is nothing to update.", code=1 if left else 0)
-
-
-def _explain(one: PackComparison) -> str:
-    return {
-        "changed here": f"which was changed here; move the file away to take the version of {one.pin.origin}",
-        "gone there": f"which {one.pin.source} no longer has",
-        "unreachable": one.reason,
-    }.get(one.state, one.state)
-
-
-# -- trust --
+    return CommandResult(shown, lines or ["There is nothing to update."], code=1 if left else 0)
 
 
 @verb(
@@ -170,17 +152,19 @@ def _trust(rolecall: Rolecall, name: str, *, is_asked: bool) -> CommandResult | 
         return 1
     rolecall.trust(list(of_packs.values()))
     allowed = [{"name": one.name, "content": one.content} for one in of_packs.values()]
-    text = "\n".join(f"{one['name']} may run until its files change." for one in allowed)
+    text = [f"{one['name']} may run until its files change." for one in allowed]
     return CommandResult({"allowed": allowed}, text)
-
-
-# -- what a workflow may do, in words --
 
 
 def word_powers(powers: Powers) -> str:
     """Describe everything that a workflow may do, so that a person can decide whether to allow it."""
     width = min(columns_of_terminal(), 100)
-    lines = [_head(powers)]
+    pin, head = powers.pin, powers.name
+    if pin is not None:
+        head += f", from {pin.origin}" + (f", commit {pin.commit[:12]}" if pin.commit else "")
+    lines = [f"{head}:"]
+    if pin is not None and powers.is_changed:
+        lines.append(paint("Its files have changed since they were taken from there.", "yellow"))
     rows = powers.explain()
     room = min(max(len(name) for name, _ in rows), 20)
     for name, text in rows:
@@ -188,12 +172,3 @@ def word_powers(powers: Powers) -> str:
         lines.append(f"  {name:{room}}  {first}")
         lines += [f"  {'':{room}}  {line}" for line in rest]
     return "\n".join(lines)
-
-
-def _head(powers: Powers) -> str:
-    pin = powers.pin
-    if pin is None:
-        return f"{powers.name}:"
-    at = f", commit {pin.commit[:12]}" if pin.commit else ""
-    changed = f"\n{paint('Its files have changed since they were taken from there.', 'yellow')}"
-    return f"{powers.name}, from {pin.origin}{at}:{changed if powers.is_changed else ''}"

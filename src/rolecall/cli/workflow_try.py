@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
 from typing import Any
 
 from rolecall.api import Rolecall
@@ -11,7 +12,7 @@ from rolecall.cli.arguments import TIMES, parse_time
 from rolecall.cli.output import STORE, plural, table
 from rolecall.errors import NotFound, UsageError
 from rolecall.threads.forecast import add_up
-from rolecall.threads.tryout import Divergence, Trial
+from rolecall.threads.tryout import Trial
 
 
 @verb(
@@ -32,11 +33,8 @@ def try_workflow(options: Namespace) -> CommandResult:
     if options.threads and options.on is not None:
         raise UsageError("--on and threads were given", hint="Give one of them.")
     with Rolecall(options.store, create=False) as rolecall:
-        trials = list(
-            rolecall.try_workflow(
-                options.workflow, options.threads, since=options.on or 0, runs_code=options.code
-            )
-        )
+        since, runs_code = options.on or 0, options.code
+        trials = [*rolecall.try_workflow(options.workflow, options.threads, since=since, runs_code=runs_code)]
         if not trials:
             raise NotFound(
                 f"no thread is recorded to try {options.workflow} on",
@@ -55,7 +53,7 @@ def try_workflow(options: Namespace) -> CommandResult:
         "trials": [_view(trial) for trial in trials],
     }
     code = 1 if differing else 4 if unread else 0
-    return CommandResult(value, lambda: _word(trials, length), code=code)
+    return CommandResult(value, _word(trials, length), code=code)
 
 
 def _view(trial: Trial) -> dict[str, Any]:
@@ -77,37 +75,27 @@ def _view(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _word(trials: list[Trial], id_length: int) -> str:
-    """Return a line for each way in which threads would differ, the most frequent way first."""
+def _word(trials: list[Trial], id_length: int) -> Iterator[str]:
+    """Yield a table of the ways in which threads would differ, the most frequent way first."""
     alike: dict[tuple[str | None, str], list[Trial]] = {}
     for trial in trials:
         if trial.difference:
             alike.setdefault((trial.difference.role, str(trial.difference)), []).append(trial)
     unread = [trial for trial in trials if trial.problem]
     count = sum(map(len, alike.values()))
-    lines = [f"{plural(len(trials), 'thread')}, {count:,} would differ"]
-    if alike:
-        rows = [
-            (
-                len(some),
-                "…" + some[0].thread[-id_length:],
-                _place([trial.difference for trial in some if trial.difference]),
-                what,
-                forecast.word(add_up(trial.forecast for trial in some)),
-            )
-            for (_, what), some in sorted(alike.items(), key=lambda entry: -len(entry[1]))
-        ]
-        lines += ["", table(rows, ("threads", "such as", "from", "what differs", "the rest may cost"))]
-        if len(rows) > 1:
-            sums = add_up(trial.forecast for trial in trials if trial.difference)
-            lines += ["", f"the rest of all {count:,} threads may cost: {forecast.word(sums)}"]
-    lines += [f"{trial.thread} cannot be tried: {trial.problem}" for trial in unread]
-    return "\n".join(lines)
-
-
-def _place(found: list[Divergence]) -> str:
-    first, last = min(one.step for one in found), max(one.step for one in found)
-    if found[0].role is None:
-        first, last = first - 1, last - 1
-    steps = str(first) if first == last else f"{first} to {last}"
-    return f"{steps} {found[0].role}" if found[0].role else f"after {steps}"
+    yield f"{plural(len(trials), 'thread')}, {count:,} would differ"
+    rows = []
+    for (role, what), some in sorted(alike.items(), key=lambda entry: -len(entry[1])):
+        numbers = [trial.difference.step - (role is None) for trial in some if trial.difference]
+        first, last = min(numbers), max(numbers)
+        steps = str(first) if first == last else f"{first} to {last}"
+        place = f"{steps} {role}" if role else f"after {steps}"
+        cost = forecast.word(add_up(trial.forecast for trial in some))
+        rows.append((len(some), "…" + some[0].thread[-id_length:], place, what, cost))
+    if rows:
+        headings = ("threads", "such as", "from", "what differs", "the rest may cost")
+        yield f"\n{table(rows, headings)}"
+    if len(rows) > 1:
+        sums = add_up(trial.forecast for trial in trials if trial.difference)
+        yield f"\nthe rest of all {count:,} threads may cost: {forecast.word(sums)}"
+    yield from (f"{trial.thread} cannot be tried: {trial.problem}" for trial in unread)
