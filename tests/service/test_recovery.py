@@ -338,6 +338,32 @@ def test_a_thread_that_another_process_runs_by_hand_is_left_to_it_until_it_lets_
     assert "crashed" not in asleep.kinds(name)
 
 
+def test_a_person_who_takes_over_a_thread_before_the_service_sees_that_its_worker_died_keeps_it(
+    service: Service,
+) -> None:
+    name = service.enter(service.workflow(), service.script({"hang": True}))
+    service.event(name, "step_started")
+    assert service.process is not None
+    os.kill(service.process.pid, signal.SIGSTOP)
+    kill(worker_of(service, name))
+
+    fifo = service.work / "gate"
+    os.mkfifo(fifo)
+    agent = service.script(done("end", run=[["cat", "gate"]]), name="by-hand")
+    by_hand = service.spawn("thread", "run", name, "--agent", agent, "--steps", "1", "--json")
+    assert by_hand.stdout is not None
+    for line in by_hand.stdout:  # until its agent runs
+        if '"process"' in line:
+            break
+    os.kill(service.process.pid, signal.SIGCONT)
+    service.until(lambda: service.status()["running"][0]["pid"] is None)
+    fifo.write_text("go on")
+    _, errors = by_hand.communicate(timeout=PATIENCE)
+    assert by_hand.returncode == 0, errors
+    assert service.ended(name) == ["completed"]
+    assert "crashed" not in service.kinds(name)
+
+
 @pytest.mark.parametrize("status", ["completed", "killed", "suspended"])
 def test_a_slot_whose_thread_needs_it_no_longer_goes_at_the_start(asleep: Service, status: str) -> None:
     name = admitted(asleep)

@@ -25,6 +25,7 @@ from rolecall.service.problems import Problems
 from rolecall.service.queue import AgentOf, Slot
 from rolecall.service.worker import StepOrder
 from rolecall.service.workers import Workers
+from rolecall.store import holder
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads.state import Status, ThreadRef, read_thread
@@ -275,10 +276,12 @@ class Supervisor:
             report, ref = ended.report or {}, read_thread(self.store, slot.thread)
             if ref is None or ref.state.status not in (Status.IDLE, Status.RUNNING):
                 pass  # the thread has ended, or is waiting for a person
+            elif ended.report is None and holder.is_alive(ref.state.lease, now=self.store.now()):
+                return self._retry_later(held, f"{holder.describe(ref.state.lease)} runs it")
             elif ended.report is None and self._is_stopping:
-                ref = queue.lay_down(self.store, slot)
+                ref = queue.lay_down(self.store, slot, seen=ref)
             elif ended.report is None:
-                ref = queue.count_crash(self.store, slot, ended.cause, is_loss=ended.code is None)
+                ref = queue.count_crash(self.store, slot, ended.cause, is_loss=ended.code is None, seen=ref)
                 if ref is not None:
                     self.log(f"{slot.thread} crashed: {ended.cause}")
             elif report.get("error") in ("Conflict", "StorageError"):
