@@ -21,7 +21,7 @@ import pytest
 
 import rolecall
 from rolecall import END, Context, Role, RoleResult, ThreadContext, Workflow
-from rolecall.api import Crew, Evals, Knowledge
+from rolecall.api import Crew, Evals, Knowledge, run_loop
 from rolecall.errors import CALLS, UsageError
 from rolecall.threads import perform
 
@@ -515,6 +515,28 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
         _ = thread.status
 
 
+def test_ctrl_c_in_a_with_block_stops_its_runs(tmp_path: Path) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        rolecall.open(str(tmp_path / "store.db"), folder=tmp_path) as rc,
+    ):
+        rc.start(workflow("command:sleep 600"), "go").run()
+        raise KeyboardInterrupt
+    with rolecall.open(str(tmp_path / "store.db"), folder=tmp_path) as rc:
+        assert [thread.status for thread in rc.threads()] == ["idle"]
+
+
+def test_handles_of_one_thread_are_equal(rc: rolecall.Rolecall, tmp_path: Path) -> None:
+    thread = rc.start(workflow(), "go")
+    again = rc.thread(thread.id)
+    assert again == thread and {again, thread} == {thread}
+    assert thread != thread.fork() and thread != thread.id
+    with rolecall.open(str(tmp_path / "store.db"), folder=tmp_path) as first:
+        thread = first.start(workflow(), "go")
+        with rolecall.open(str(tmp_path / "store.db"), folder=tmp_path) as second:
+            assert second.thread(thread.id) == thread
+
+
 def test_hints_name_verbs_of_python(rc: rolecall.Rolecall) -> None:
     kinds = (rolecall, rolecall.api, rolecall.Rolecall, rolecall.Thread, rolecall.Project, Knowledge, Evals)
     for call in CALLS.values():
@@ -579,7 +601,7 @@ def test_a_run_that_cannot_begin_says_why(rc: rolecall.Rolecall, monkeypatch: py
         raise OSError("Too many open files")
 
     thread = rc.start(workflow(), "Count these words.")
-    monkeypatch.setattr(asyncio.events, "new_event_loop", fail)
+    monkeypatch.setattr(run_loop, "RunLoop", fail)
     for follow in (rolecall.Run.wait, list):
         with pytest.raises(OSError, match="Too many open files"):
             follow(thread.run())
@@ -604,6 +626,76 @@ def test_ctrl_c_while_waiting_ends_the_agent(tmp_path: Path) -> None:
     assert b"KeyboardInterrupt" in running.communicate(timeout=60)[1]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def leave(folder: Path, end: str) -> str:
+    """Return a program that ends without waiting for its run. The program is at its end before the run takes its second
+    step, which a command plays."""
+    return (
+        "import asyncio, rolecall, signal, threading\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it\n"
+        "is_left = threading.Event()\n"
+        "async def linger(prompt, context):\n"
+        "    while not is_left.is_set() and threading.main_thread().is_alive():\n"
+        "        await asyncio.sleep(0.01)\n"
+        "    return '---\\nstatus: done\\n---\\nLeft.'\n"
+        f"command = rolecall.Role('command:sh {folder}/agent.sh', 'Go on.', {VERDICT})\n"
+        f"roles = {{'first': rolecall.Role(linger, 'Begin.', {VERDICT}), 'second': command}}\n"
+        "names = ['first', 'second', rolecall.END]\n"
+        "workflow = rolecall.Workflow('leave-early', roles, lambda context: names[len(context.steps)])\n"
+        f"{end}\n"
+    )
+
+
+at_each_end = pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(
+            "rolecall.open('store.db').start(workflow, 'go').run()",
+            id="of the program",
+            marks=pytest.mark.skipif(
+                (3, 12) <= sys.version_info < (3, 12, 2),
+                reason="this Python starts no thread once the main thread has ended",
+            ),
+        ),
+        pytest.param(
+            "class Leaving(rolecall.Rolecall):\n"
+            "    def close(self):\n"
+            "        is_left.set()\n"
+            "        super().close()\n"
+            "with Leaving('store.db') as rc:\n"
+            "    rc.start(workflow, 'go').run()",
+            id="of a with block",
+        ),
+    ],
+)
+
+
+@at_each_end
+def test_a_program_that_ends_waits_for_its_runs(tmp_path: Path, end: str) -> None:
+    (tmp_path / "agent.sh").write_text("printf -- '---\\nstatus: done\\n---\\nHere.\\n'\n")
+    program = [sys.executable, "-c", leave(tmp_path, end)]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    with rolecall.open(str(tmp_path / "store.db"), folder=tmp_path) as rc:
+        assert [thread.status for thread in rc.threads()] == ["completed"]
+
+
+@at_each_end
+def test_ctrl_c_stops_the_runs_for_which_a_program_waits_at_its_end(tmp_path: Path, end: str) -> None:
+    os.mkfifo(started := tmp_path / "started")
+    (tmp_path / "agent.sh").write_text(f"echo $$ >{started}; exec sleep 600\n")
+    running = subprocess.Popen(
+        [sys.executable, "-c", leave(tmp_path, end)], cwd=tmp_path, stderr=subprocess.PIPE
+    )
+    pid = int(started.read_text())
+    running.send_signal(signal.SIGINT)
+    assert b"KeyboardInterrupt" in running.communicate(timeout=60)[1]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with rolecall.open(str(tmp_path / "store.db"), folder=tmp_path) as rc:
+        (thread,) = rc.threads()
+        assert thread.status == "idle" and thread.role == "second"
 
 
 # -- documentation --

@@ -10,7 +10,7 @@ from itertools import islice
 from time import monotonic, time
 from typing import TYPE_CHECKING, NamedTuple
 
-from rolecall.api.thread import Crew, Folder, Thread, check_limits
+from rolecall.api.thread import Crew, Folder, Run, Thread, check_limits
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.settings import config, repository
 from rolecall.store.lazy import Module, import_later
@@ -150,6 +150,7 @@ class Rolecall:
         self._is_closed = False
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._ledger: spending.Ledger | None = None
+        self._runs: set[Run] = set()
         if store == MEMORY:
             # Keep the store in a file, not in memory, so that a run in another Python thread can open it.
             self._scratch = tempfile.TemporaryDirectory(prefix=stores.TEMPORARY)
@@ -162,17 +163,29 @@ class Rolecall:
     def __enter__(self) -> Rolecall:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self._stop_runs()
         self.close()
 
+    def _stop_runs(self) -> None:
+        for run in [*self._runs]:
+            run.stop()
+
     def close(self) -> None:
-        self._is_closed = True
-        if self._store is not None:
-            self._store.close()
-        if self._scratch is not None:
-            kept = config.trees_folder(os.path.realpath(os.path.join(self._scratch.name, "store.db")))
-            shutil.rmtree(kept, ignore_errors=True)
-            self._scratch.cleanup()
+        """Wait for the runs of this `Rolecall`, then close the store. Ctrl-C stops the runs."""
+        try:
+            for run in [*self._runs]:
+                run._wait_until_over()
+        finally:
+            self._stop_runs()
+            self._is_closed = True
+            if self._store is not None:
+                self._store.close()
+            if self._scratch is not None:
+                kept = config.trees_folder(os.path.realpath(os.path.join(self._scratch.name, "store.db")))
+                shutil.rmtree(kept, ignore_errors=True)
+                self._scratch.cleanup()
 
     @property
     def store(self) -> Store:

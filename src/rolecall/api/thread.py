@@ -17,12 +17,13 @@ from rolecall.store.lazy import Module, import_later
 
 if TYPE_CHECKING:
     import asyncio
+    import atexit
     import dataclasses
     import queue
     import threading
 
     from rolecall.agents.protocol import Cancel
-    from rolecall.api import Rolecall
+    from rolecall.api import Rolecall, run_loop
     from rolecall.files import merge, tree
     from rolecall.hosts.lead import conversation
     from rolecall.store import holder
@@ -61,7 +62,8 @@ if TYPE_CHECKING:
     from rolecall.workflow.python import Workflow
 else:
     _LATER = {
-        "": "asyncio dataclasses queue threading",
+        "": "asyncio atexit dataclasses queue threading",
+        "rolecall.api.": "run_loop",
         "rolecall.files.": "tree",
         "rolecall.hosts.lead.": "conversation",
         "rolecall.store.": "holder",
@@ -146,6 +148,16 @@ class Thread:
 
     def __repr__(self) -> str:
         return f"<Thread {self.id} {self.status}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Thread):
+            return NotImplemented
+        return self.id == other.id and (
+            self.rolecall is other.rolecall or self._store.backend.address == other._store.backend.address
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     @property
     def _store(self) -> Store:
@@ -853,7 +865,7 @@ class Run:
     """A run of a thread in the background of this process. The run begins at once.
 
     Iterate over the run to receive its events. Leaving the iteration early stops the agent; the thread can be run again
-    later.
+    later. Python waits for the run before it exits; Ctrl-C during this wait stops the agent.
     """
 
     def __init__(self, of: Thread, steps: int | None, agent: str | None = None) -> None:
@@ -881,8 +893,7 @@ class Run:
         """Wait until the run has stopped. Ctrl-C stops the run."""
         self._followed.set()
         try:
-            while not self._over.wait(1.0):
-                pass  # a wait without a timeout would not notice a Ctrl-C that came just before it
+            self._wait_until_over()
         finally:
             self.stop()
         self._raise()
@@ -895,19 +906,29 @@ class Run:
                 self._loop.call_soon_threadsafe(self._cancel.set)
         self._over.wait()  # `join` counts a thread as ended once Ctrl-C has interrupted it
 
+    def _wait_until_over(self) -> None:
+        while not self._over.wait(1.0):
+            pass  # a wait without a timeout would not notice a Ctrl-C that came just before it
+
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
     def _work(self) -> None:
+        runs = self.thread.rolecall._runs
+        runs.add(self)
+        atexit.register(self.stop)  # for Ctrl-C while Python waits for this thread
         try:
-            asyncio.run(self._play())
+            with asyncio.Runner(loop_factory=run_loop.RunLoop) as runner:
+                runner.run(self._play())
         except BaseException as error:
             self._error = error
         finally:
             self._ready.set()
             self._events.put(None)
             self._over.set()
+            runs.discard(self)
+            atexit.unregister(self.stop)
         if self._error and not self._followed.wait(_FOLLOWED_WITHIN):
             raise self._error  # so that Python prints the error of a run that nobody follows
 
