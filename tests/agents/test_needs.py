@@ -121,8 +121,7 @@ def test_the_endpoint_comes_from_variables_and_settings(
     (tmp_path / "own/config.toml").write_text(
         '[model_providers.mine]\nbase_url = "https://models.example.org/v1"\nenv_key = "MINE"\n'
     )
-    paths = {name: str(tmp_path / value) for name, value in env.items() if value.startswith("own")}
-    needs = find_needs(agent, env={"HOME": str(tmp_path), **env, **paths}, folder=tmp_path)
+    needs = find_needs(agent, env={"HOME": str(tmp_path), **env}, folder=tmp_path)
     assert needs.hosts[: len(hosts)] == hosts
     assert ("MINE" in needs.env) == ("own" in str(env))
 

@@ -323,7 +323,8 @@ _OPENCODE_CONFIG = ("XDG_CONFIG_HOME", ".config", "opencode")
 def _describe_opencode(env: Mapping[str, str], folder: str) -> State:
     cache = _find_folder(env, folder, "XDG_CACHE_HOME", ".cache", "opencode")
     config = _find_folder(env, folder, *_OPENCODE_CONFIG)
-    more = [env[name] for name in ("OPENCODE_CONFIG", "OPENCODE_CONFIG_DIR") if env.get(name)]
+    own = ("OPENCODE_CONFIG", "OPENCODE_CONFIG_DIR")
+    more = [os.path.join(folder, env[name]) for name in own if env.get(name)]
     named = [os.path.join(config, name) for name in ("opencode.json", "opencode.jsonc")]
     return State(
         folder=("XDG_DATA_HOME", ".local/share", "opencode"),
