@@ -64,9 +64,8 @@ def answer(host: str, name: str, payload: Payload, project: str, *, harness: str
             return 0
         capabilities.check_host(config.restrictions(), command, is_host=config.is_host_key(key))
         news = thread_news.wait(project, str(payload.get("tool_response")))
-        return _write(
-            Output(stderr=news, code=2 if news else 0)
-        )  # with 2, the host wakes the model with the text
+        code = 2 if news else 0  # with 2, the host wakes the model with the text
+        return _write(Output(stderr=news, code=code))
     events = _events_of(host)
     event = events.event(name, payload)
     if event is None:

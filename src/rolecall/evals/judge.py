@@ -85,9 +85,8 @@ async def judge_command(stored: StoredJudge, judged: Judged, site: Site, *, canc
             problem, said = f"it took longer than {judge.seconds:g} seconds", ""
         elif ended.ending == "interrupted" or code is None:
             problem, said = "it was interrupted", ""
-        elif (
-            code < 0 or 128 < code <= 128 + signal.NSIG
-        ):  # the latter is how a shell reports a child's signal
+        elif code < 0 or 128 < code <= 128 + signal.NSIG:
+            # A code above 128 is how a shell reports a child's signal.
             problem = f"it was ended by signal {-code if code < 0 else code - 128}"
         elif code in (126, 127):
             problem, said = "it could not be started", said or ended.reason

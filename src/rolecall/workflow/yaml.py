@@ -614,10 +614,8 @@ def _read(
         edges=set(found["graph"]) if is_moderated else {str(path[1]) for path in in_graph},
         has_limits=any("limits" in (path[:1] + path[2:3]) for path in wrong),
     )
-    instructed = {
-        *prompts,
-        *(str(path[1]) for path in in_roles),
-    }  # perhaps by a prompt that could not be read
+    # A role with a problem counts as instructed, perhaps by a prompt that could not be read.
+    instructed = {*prompts, *(str(path[1]) for path in in_roles)}
     findings = lint.check(workflow, unread=unread, functions=functions, prompts=instructed)
     for finding in findings:
         # Without roles or a graph, these findings would only be consequences.

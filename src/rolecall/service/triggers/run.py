@@ -319,10 +319,8 @@ class Triggers:
                     known = self._folders.get(one.id, ())
                     if any(sources.concerns(path, folder, _patterns(one), known) for path in paths):
                         self._look_again([one.id])
-                if not paths.isdisjoint(
-                    folders
-                ):  # a new folder can get the inode number of the one it replaces
-                    self._watched = ()
+                if not paths.isdisjoint(folders):
+                    self._watched = ()  # a new folder can get the inode number of the one it replaces
                 self._arrange_at = 0.0  # a new or removed folder might change what has to be watched
                 self._news.set()
         except ImportError:
