@@ -200,7 +200,7 @@ def _errors(tree: ast.AST) -> Iterator[_Asked]:
 def _message(node: ast.expr) -> str:
     """A message with values in place of what is filled in."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return _filled(node.value)
+        return _require_value(node.value)
     if isinstance(node, ast.JoinedStr):
         parts = [
             str(part.value) if isinstance(part, ast.Constant) else _VALUES[number % len(_VALUES)]
@@ -214,7 +214,7 @@ def _message(node: ast.expr) -> str:
     return ""
 
 
-def _filled(text: str) -> str:
+def _require_value(text: str) -> str:
     places = re.split(r"%(?:\(\w+\))?[-#0-9.]*[srdif]|\{[^{}]*\}", text)
     values = [_VALUES[number % len(_VALUES)] for number in range(len(places) - 1)]
     return " ".join("".join(a + b for a, b in zip(places, [*values, ""], strict=True)).split())

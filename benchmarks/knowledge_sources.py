@@ -230,8 +230,8 @@ class _Source:
         node = self._report_of(string)
         if node is None or not 10 < len(text) < 200 or not has_words(text, 4):
             return
-        yield self._asked("error", _filled(text, _VALUES), node)
-        other = _filled(text.translate(str.maketrans("'\"", "\"'")), _OTHER_VALUES)
+        yield self._asked("error", _require_value(text, _VALUES), node)
+        other = _require_value(text.translate(str.maketrans("'\"", "\"'")), _OTHER_VALUES)
         stem = Path(self._inside).stem
         yield self._asked("logged", f"2024-05-01 12:00:01,123 ERROR [{stem}] {other}", node)
 
@@ -311,7 +311,7 @@ def _sentences(text: str) -> list[str]:
     return [found[0], *(each for each in found[1:] if has_words(each, 5))]
 
 
-def _filled(text: str, values: tuple[str, ...]) -> str:
+def _require_value(text: str, values: tuple[str, ...]) -> str:
     numbers = iter(range(1000))
     return _PLACE.sub(lambda _: values[next(numbers) % len(values)], text)
 

@@ -11,7 +11,7 @@ from conftest import SCRIPTS, Rolecall
 from rolecall.cli import NOUNS
 from rolecall.cli.parser import verb_parser, verbs_of
 from rolecall.settings.capabilities import RESTRICTIONS
-from rolecall.settings.verbs import LEADS, OPTIONS, READS, VERBS, named_action
+from rolecall.settings.verbs import LEADS, OPTIONS, READS, VERBS, find_action
 
 EVERY = {f"{noun} {name}".strip(): verb for noun in NOUNS for name, verb in verbs_of(noun).items()}
 ALL_RESTRICTIONS = {"ROLECALL_RESTRICTIONS": ",".join(RESTRICTIONS)}
@@ -67,8 +67,8 @@ def test_a_role_that_may_do_nothing_is_refused_and_nothing_happens(
 
 
 def test_a_verb_that_nobody_classed_is_the_leads() -> None:
-    assert named_action("brand new", lambda _: False) == ("brand new", LEADS)
-    assert named_action("workflow graph", lambda _: False) == ("workflow graph", READS)
+    assert find_action("brand new", lambda _: False) == ("brand new", LEADS)
+    assert find_action("workflow graph", lambda _: False) == ("workflow graph", READS)
 
 
 # -- inside a step --

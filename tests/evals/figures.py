@@ -115,15 +115,15 @@ def print_search() -> None:
         firsts = [random.randrange(65) for _ in range(1000)]
         searches = [run(random, Search(64, error), first, error=error) for first in firsts]
         right = fmean(search.answer == first for search, first in zip(searches, firsts, strict=True))
-        asked = [len(search.told) for search in searches]
+        asked = [len(search.results) for search in searches]
         for repeats in count(1):
-            told = [
+            results = [
                 tuple(
                     (v, (v < first) != (random.random() < error)) for v in range(64) for _ in range(repeats)
                 )
                 for first in firsts
             ]
-            found = (Search(64, error, told=each).answer for each in told)
+            found = (Search(64, error, results=each).answer for each in results)
             if fmean(answer == first for answer, first in zip(found, firsts, strict=True)) >= 0.97:
                 break
         share = fmean(asked) / (64 * repeats)

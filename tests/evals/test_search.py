@@ -19,7 +19,7 @@ def run(random: Random, search: Search, first_bad: int, *, error: float) -> Sear
         if version is None:
             return search
         passed = (version < first_bad) != (random.random() < error)
-        search = replace(search, told=(*search.told, (version, passed)))
+        search = replace(search, results=(*search.results, (version, passed)))
     raise AssertionError(f"no end after 1,000 answers: {search.certainty}")
 
 
@@ -30,7 +30,7 @@ def test_a_noisy_search_over_64_versions_is_right_in_95_percent(error: float) ->
         first_bad = random.randrange(65)
         search = run(random, Search(64, error), first_bad, error=error)
         right += search.answer == first_bad
-        asked += len(search.told)
+        asked += len(search.results)
     assert right >= 0.95 * 200
     assert asked / 200 <= {0.05: 15, 0.1: 20, 0.2: 35, 0.3: 75}[error]
 
@@ -40,10 +40,10 @@ def run_with_ends(random: Random, error: float) -> tuple[bool, int]:
     one is good and the newest is bad; and how many answers it takes."""
     first_bad, ends = random.randrange(1, 64), count_needed(error)
     oldest, newest = ([random.random() < error for _ in range(ends)] for _ in range(2))
-    told = tuple((62, is_wrong) for is_wrong in newest)
-    search = run(random, Search(63, error, told=told), first_bad - 1, error=error)
+    results = tuple((62, is_wrong) for is_wrong in newest)
+    search = run(random, Search(63, error, results=results), first_bad - 1, error=error)
     are_ends_right = max(sum(oldest), sum(newest)) * 2 < ends
-    return are_ends_right and search.answer == first_bad - 1, ends + len(search.told)
+    return are_ends_right and search.answer == first_bad - 1, ends + len(search.results)
 
 
 def test_a_search_that_first_makes_sure_of_its_ends_is_right_in_95_percent() -> None:
@@ -61,17 +61,19 @@ def test_a_search_costs_a_fraction_of_asking_about_every_version() -> None:
         right = 0
         for _ in range(200):
             first_bad = random.randrange(65)
-            told = tuple(
+            results = tuple(
                 (version, (version < first_bad) != (random.random() < error))
                 for version in range(64)
                 for _ in range(repeats)
             )
-            right += Search(64, error, told=told).answer == first_bad
+            right += Search(64, error, results=results).answer == first_bad
         return right / 200
 
     needed = next(repeats for repeats in range(1, 20) if ask_all(repeats) >= 0.97)
     asked = (
-        sum(len(run(random, Search(64, error), random.randrange(65), error=error).told) for _ in range(200))
+        sum(
+            len(run(random, Search(64, error), random.randrange(65), error=error).results) for _ in range(200)
+        )
         / 200
     )
     assert asked <= 0.15 * 64 * needed
@@ -89,8 +91,8 @@ def test_without_errors_it_is_a_plain_bisection(versions: int, data: some.DataOb
     first_bad = data.draw(some.integers(0, versions))
     search = run(Random(0), Search(versions), first_bad, error=0)
     assert search.answer == first_bad and search.certainty == 1
-    assert len(search.told) <= versions.bit_length()
-    assert len({version for version, _ in search.told}) == len(search.told)
+    assert len(search.results) <= versions.bit_length()
+    assert len({version for version, _ in search.results}) == len(search.results)
 
 
 @given(some.integers(1, 40), some.lists(some.booleans(), max_size=30))
@@ -101,8 +103,8 @@ def test_a_search_continues_from_recorded_answers(versions: int, verdicts: list[
         if version is None:
             break
         assert 0 <= version < versions
-        search = replace(search, told=(*search.told, (version, passed)))
-    again = Search(versions, 0.2, told=search.told)
+        search = replace(search, results=(*search.results, (version, passed)))
+    again = Search(versions, 0.2, results=search.results)
     assert again == search and again.next_version() == search.next_version()
     assert sum(again.chances) == pytest.approx(1)
 
@@ -114,4 +116,4 @@ def test_a_judge_that_is_as_often_wrong_as_right_is_an_error(error: float) -> No
 
 
 def test_answers_that_contradict_each_other_leave_doubt() -> None:
-    assert Search(8, 0.1, told=((3, False), (5, True))).certainty < 0.5
+    assert Search(8, 0.1, results=((3, False), (5, True))).certainty < 0.5

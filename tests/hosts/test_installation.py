@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.hosts import file_change
 from rolecall.hosts.file_change import FileChange
-from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, Wiring, plan_install, plan_removal
+from rolecall.hosts.installation import Entry, FileMember, Items, OwnFile, Wiring, plan_install, plan_removal
 
 NOBODY = 65534
 TEXT = '---\nname: "tester"\n---\n\nYou test.\n'
@@ -38,7 +38,7 @@ class Place:
         self.agent = folder / ".host" / "agents" / "tester.md"
         self.settings = folder / ".host" / "settings.json"
         self.config = folder / "config.toml"
-        self.pieces: list[Piece] = [
+        self.entries: list[Entry] = [
             FileMember(
                 str(self.settings), ("servers", "rolecall"), {"command": "new"}, lambda it: "command" in it
             ),
@@ -51,7 +51,7 @@ class Place:
 
     @property
     def wiring(self) -> Wiring:
-        return Wiring(self.pieces, [str(self.folder / ".host" / "agents" / "*.md")], str(self.folder))
+        return Wiring(self.entries, [str(self.folder / ".host" / "agents" / "*.md")], str(self.folder))
 
     def install(self, *, force: bool = False) -> dict[str, str]:
         return self._made(plan_install(self.wiring, force=force))
@@ -128,17 +128,17 @@ def test_what_neighbours_wrote_meanwhile_stays(place: Place) -> None:
 
 def test_what_an_older_version_wrote_is_brought_up_to_date(place: Place) -> None:
     place.install()
-    place.pieces[0] = place.pieces[0]._replace(value={"command": "newer"})  # type: ignore[call-arg]
-    place.pieces[1] = place.pieces[1]._replace(items=("rolecall a", "rolecall b"))  # type: ignore[call-arg]
-    place.pieces[2] = place.pieces[2]._replace(value={"command": "newer"})  # type: ignore[call-arg]
-    place.pieces[3] = place.pieces[3]._replace(text=TEXT.replace("test", "try"))  # type: ignore[call-arg]
+    place.entries[0] = place.entries[0]._replace(value={"command": "newer"})  # type: ignore[call-arg]
+    place.entries[1] = place.entries[1]._replace(items=("rolecall a", "rolecall b"))  # type: ignore[call-arg]
+    place.entries[2] = place.entries[2]._replace(value={"command": "newer"})  # type: ignore[call-arg]
+    place.entries[3] = place.entries[3]._replace(text=TEXT.replace("test", "try"))  # type: ignore[call-arg]
     assert set(place.install().values()) == {"changed"}
     assert json.loads(place.settings.read_text()) == {
         "servers": {"rolecall": {"command": "newer"}},
         "hooks": {"Stop": ["rolecall a", "rolecall b"]},
     }
     assert "You try." in place.agent.read_text()
-    place.pieces[1] = place.pieces[1]._replace(items=("rolecall c",))  # type: ignore[call-arg]
+    place.entries[1] = place.entries[1]._replace(items=("rolecall c",))  # type: ignore[call-arg]
     place.install()
     assert json.loads(place.settings.read_text())["hooks"] == {"Stop": ["rolecall c"]}
     place.remove()
@@ -171,10 +171,10 @@ def test_a_member_of_our_name_that_is_not_ours_is_refused_and_replaced_by_force(
 
 def test_an_entry_that_has_ours_among_others_stays_and_is_named(place: Place) -> None:
     mixed: list[str] = ["theirs", "rolecall stop"]
-    piece = Items(
+    entry = Items(
         str(place.settings), ("hooks", "Stop"), ("rolecall stop",), is_ours, lambda item: item == mixed
     )
-    place.pieces = [piece]
+    place.entries = [entry]
     place.write(place.settings, json.dumps({"hooks": {"Stop": [mixed]}}))
     [found] = plan_removal(place.wiring)
     assert (found.state, found.note) == ("kept", "an entry of hooks.Stop has ours among others' and stays")
@@ -206,7 +206,7 @@ PARTS = st.lists(
 )
 
 
-def toml_piece(path: Path, **fields: Any) -> FileMember:
+def toml_entry(path: Path, **fields: Any) -> FileMember:
     value = {**TABLE, **fields}
     return FileMember(str(path), SERVER, value, lambda found: str(found.get("command")).startswith("/opt/"))
 
@@ -217,7 +217,7 @@ def test_values_and_comments_of_a_toml_file_survive_installing_and_removing(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str], first: str, has_last_line_end: bool
 ) -> None:
     place = Place(tmp_path_factory.mktemp("place"))
-    place.pieces = [toml_piece(place.config)]
+    place.entries = [toml_entry(place.config)]
     text = first + "".join(parts)
     text = text if has_last_line_end else text.rstrip("\n")
     place.write(place.config, text)
@@ -256,7 +256,7 @@ trusted_hash = "sha256:0"
 
 
 def test_what_others_added_to_our_toml_table_stays_until_it_is_removed(place: Place) -> None:
-    place.pieces = [toml_piece(place.config, startup_timeout_sec=30.5)]
+    place.entries = [toml_entry(place.config, startup_timeout_sec=30.5)]
     place.write(place.config, REWRITTEN)
     place.install()
     after = tomllib.loads(place.config.read_text())
@@ -281,7 +281,7 @@ def test_what_others_added_to_our_toml_table_stays_until_it_is_removed(place: Pl
     ],
 )
 def test_a_toml_file_that_ours_does_not_fit_into_is_refused(place: Place, text: str, what: str) -> None:
-    place.pieces = [toml_piece(place.config)]
+    place.entries = [toml_entry(place.config)]
     place.write(place.config, text)
     with pytest.raises(UsageError, match=what):
         place.install()
@@ -314,7 +314,7 @@ def test_what_an_older_version_wrote_was_not_changed_by_hand_whatever_its_words_
     place.install()
     text = place.agent.read_text().replace("wrote this file; a file changed by hand is left alone.", words)
     place.agent.write_bytes(text.replace("\n", line_end).encode())
-    place.pieces[3] = place.pieces[3]._replace(text=TEXT.replace("test", "try"))  # type: ignore[call-arg]
+    place.entries[3] = place.entries[3]._replace(text=TEXT.replace("test", "try"))  # type: ignore[call-arg]
     assert place.install()["tester.md"] == "changed"
     assert "You try." in place.agent.read_text()
 
@@ -331,7 +331,7 @@ def test_a_file_in_our_place_that_is_not_ours_is_refused_and_never_removed(place
 
 def test_a_file_of_ours_that_nothing_asks_for_any_more_goes(place: Place) -> None:
     place.install()
-    place.pieces.pop()
+    place.entries.pop()
     assert place.install()["tester.md"] == "removed"
     assert not place.agent.exists()
 
@@ -348,7 +348,7 @@ def test_every_kind_of_file_carries_its_sign_where_its_language_has_comments(
     place: Place, name: str, text: str, line: int
 ) -> None:
     path = place.folder / name
-    place.pieces = [OwnFile(str(path), text)]
+    place.entries = [OwnFile(str(path), text)]
     place.install()
     lines = path.read_text().splitlines(keepends=True)
     assert "rolecall install wrote this file" in lines.pop(line - 1)

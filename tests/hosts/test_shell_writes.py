@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecall.hosts.shell_writes import LONGEST, patched_files, read_command
+from rolecall.hosts.shell_writes import LONGEST, find_patched_files, read_command
 
 WRITES: dict[str, list[str]] = {
     # redirections
@@ -172,7 +172,7 @@ def test_what_is_only_named_like_rolecall_is_not_taken_for_it(command: str) -> N
 
 def test_a_patch_says_which_files_it_is_about() -> None:
     text = "*** Begin Patch\n*** Add File: a b.py\r\n+x\n*** Delete File: c\n*** Update File:d\n*** End Patch"
-    assert patched_files(text) == ["a b.py", "c", "d"]
+    assert find_patched_files(text) == ["a b.py", "c", "d"]
 
 
 # -- any text --

@@ -431,18 +431,18 @@ def test_a_server_is_light_enough_for_one_per_agent(project: Path, options: tupl
     with subprocess.Popen(idle, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdin is not None
         child.stdout.readline()
-        _, bare = used_by(child.pid)
+        _, bare = measure_usage(child.pid)
     with piped(project, *options) as pipe:
         pipe.initialize()
-        seconds, _ = used_by(pipe.child.pid)
+        seconds, _ = measure_usage(pipe.child.pid)
         pipe.tools()
         pipe.call("nx_plan_status")
-        _, memory = used_by(pipe.child.pid)
+        _, memory = measure_usage(pipe.child.pid)
     assert seconds <= 0.150
     assert memory - bare < 40_000_000
 
 
-def used_by(pid: int) -> tuple[float, int]:
+def measure_usage(pid: int) -> tuple[float, int]:
     """Seconds on the processor and the peak of memory of a process."""
     folder = Path(f"/proc/{pid}")
     if not folder.exists():

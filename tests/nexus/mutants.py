@@ -67,7 +67,7 @@ EQUIVALENT = {
             "state.py save_tasks: without: remember(path, stamp, file, lines)",
             "state.py save_tasks: not (len(lines) > _MOST_PARTS)",
             "state.py save_tasks: len(lines) > _MOST_PARTS -> len(lines) >= _MOST_PARTS",
-            "state.py encoded_tasks: without: remember(path, *known)",
+            "state.py encode_tasks: without: remember(path, *known)",
             "state.py remember: not (stamp)",
             "state.py remember: each[0] != path -> each[0] == path",
             "state.py remember: 1 -> 2",

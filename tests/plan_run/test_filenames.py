@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rolecall.nexus.filenames import ProjectFiles, changed_since, find_names
+from rolecall.nexus.filenames import ProjectFiles, find_changed_since, find_names
 
 THERE = {
     "Makefile", ".env", "src/rolecall/run", "notes", "문서/설계.md", "图.svg", "lib/one.c", "lib/two.c", "lib/one.h",
@@ -90,5 +90,5 @@ def test_a_file_changed_since_when_it_was_written_or_may_have_been_removed(tmp_p
     for folder, seconds in (("old", 100), ("new", 300), (".", 100)):
         os.utime(tmp_path / folder, (seconds, seconds))
     names = ["old/a", "old/never", "new/b", "new/c", "new/gone", "never/there"]
-    assert changed_since(str(tmp_path), names, "1970-01-01T00:03:20.000Z") == {"new/b", "new/gone"}
-    assert changed_since(str(tmp_path), names, "no time") == frozenset()
+    assert find_changed_since(str(tmp_path), names, "1970-01-01T00:03:20.000Z") == {"new/b", "new/gone"}
+    assert find_changed_since(str(tmp_path), names, "no time") == frozenset()

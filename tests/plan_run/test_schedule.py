@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from rolecall.plan_run.schedule import Clash, Want, hopeless, outlook, reasons, startable
+from rolecall.plan_run.schedule import Clash, Want, choose_startable, explain_hopeless, outlook, reasons
 
 NUMBERS: some.SearchStrategy[float] = some.integers(1, 12)
 AT_WORK = some.dictionaries(NUMBERS, some.frozensets(some.sampled_from("abc")))
@@ -25,7 +25,7 @@ def wants(*rows: tuple[int, tuple[int, ...], str]) -> list[Want]:
 
 
 def test_what_is_ready_starts_in_the_order_of_the_list_up_to_the_limit() -> None:
-    found = startable(
+    found = choose_startable(
         wants((3, (), ""), (1, (), ""), (2, (9,), ""), (4, (), "")), done=(), running={}, limit=2
     )
     assert found.start == (3, 1)
@@ -33,12 +33,12 @@ def test_what_is_ready_starts_in_the_order_of_the_list_up_to_the_limit() -> None
 
 def test_a_task_that_has_begun_goes_first_and_asks_for_nothing() -> None:
     rows = [Want(1), Want(2, (1,), is_begun=True)]
-    assert startable(rows, done=(), running={}, limit=1).start == (2,)
+    assert choose_startable(rows, done=(), running={}, limit=1).start == (2,)
 
 
 def test_the_same_file_is_written_by_one_at_a_time() -> None:
     rows = wants((1, (), "a"), (2, (), "ab"), (3, (), "b"), (4, (), "c"))
-    found = startable(rows, done=(), running={9: frozenset("c")}, limit=9)
+    found = choose_startable(rows, done=(), running={9: frozenset("c")}, limit=9)
     assert list(found.start) == [1, 3]
     assert found.clashes == {2: Clash("a", 1), 4: Clash("c", 9)}
 
@@ -60,7 +60,7 @@ def test_what_can_never_begin_is_told_with_its_root() -> None:
     rows = wants(
         (1, (2,), ""), (2, (3,), ""), (3, (2,), ""), (4, (9,), ""), (5, (4,), ""), (6, (6,), ""), (7, (), "")
     )
-    assert hopeless(rows, known=()) == {
+    assert explain_hopeless(rows, known=()) == {
         1: "waits for 2, which can never begin",
         2: "waits for itself: 2 -> 3 -> 2",
         3: "waits for itself: 3 -> 2 -> 3",
@@ -86,7 +86,7 @@ def test_an_outlook_ends_and_accounts_for_every_task(graph: list[Want], limit: i
         files = [file for number in wave for file in by_id[number].files]
         assert len(files) == len(set(files))
         over.update(wave)
-    assert set(found.left) == set(hopeless(open_wants, known=done))
+    assert set(found.left) == set(explain_hopeless(open_wants, known=done))
     assert all(found.left.values())
 
 
@@ -94,7 +94,7 @@ def test_an_outlook_ends_and_accounts_for_every_task(graph: list[Want], limit: i
 def test_nothing_starts_that_clashes_or_is_not_ready(
     graph: list[Want], limit: int, done: set[float], running: dict[float, frozenset[str]]
 ) -> None:
-    now = startable(graph, done=done, running=running, limit=limit)
+    now = choose_startable(graph, done=done, running=running, limit=limit)
     held = {file for files in running.values() for file in files}
     by_id = {want.id: want for want in graph}
     for number in now.start:
@@ -122,6 +122,6 @@ def test_a_thousand_tasks_of_depth_fifty_are_no_work(limit: int) -> None:
 
 def test_a_hundred_thousand_tasks_in_one_row_do_not_end_in_a_recursion() -> None:
     rows = [Want(number, (number + 1,)) for number in range(100_000)]
-    found = hopeless(rows, known=())
+    found = explain_hopeless(rows, known=())
     assert found[99_999] == "waits for 100000, which does not exist"
     assert len(found) == 100_000

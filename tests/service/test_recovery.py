@@ -380,7 +380,7 @@ def test_a_slot_whose_thread_needs_it_no_longer_goes_at_the_start(asleep: Servic
 def test_a_socket_and_a_lock_left_behind_by_a_killed_service_hinder_nobody(service: Service) -> None:
     service.kill()
     assert (service.home / "service.sock").exists()
-    assert control.held_by(str(service.home)) is None
+    assert control.find_service(str(service.home)) is None
     told = service.rolecall("serve", "status")
     assert told.returncode == 1
     service.start()

@@ -228,7 +228,7 @@ def test_the_socket_is_for_this_user_alone_and_goes_with_the_service(service: Se
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     service.stop()
     assert not path.exists()
-    assert control.held_by(str(service.home)) is None
+    assert control.find_service(str(service.home)) is None
 
 
 @pytest.mark.parametrize("words", [b"nonsense\n", b"[]\n", b'{"do": "dance"}\n', b"\xff\xfe\n", b""])
@@ -392,7 +392,7 @@ def test_the_address_of_a_store_is_not_among_the_words_of_a_service_in_the_backg
             service.rolecall("serve", "--detach", "--store", "files:secret-place", "--json").stdout
         )
         assert b"secret-place" not in Path("/proc", str(started["pid"]), "cmdline").read_bytes()
-        held = control.held_by(str(service.home))
+        held = control.find_service(str(service.home))
         assert held is not None and held["store"] == f"files:{tmp_path / 'secret-place'}"
         assert service.rolecall("serve", "stop").returncode == 0
     finally:

@@ -49,13 +49,13 @@ def test_an_alias_stands_for_an_adapter_with_options_or_an_external_command() ->
             "bad": {"args": []},
         }
     }
-    assert settings.configured_agent(configured, "h") == ("external:hermes -x 'a b'", {"has_flags": True})
-    assert settings.configured_agent(configured, "fast") == ("claude", {"model": "haiku"})
-    assert settings.configured_agent(configured, "codex:o9") == ("codex:o9", {})
+    assert settings.get_agent_spec(configured, "h") == ("external:hermes -x 'a b'", {"has_flags": True})
+    assert settings.get_agent_spec(configured, "fast") == ("claude", {"model": "haiku"})
+    assert settings.get_agent_spec(configured, "codex:o9") == ("codex:o9", {})
     with pytest.raises(UsageError, match="neither `adapter` nor `command`"):
-        settings.configured_agent(configured, "bad")
+        settings.get_agent_spec(configured, "bad")
     with pytest.raises(UsageError, match="must be a list"):
-        settings.configured_agent({"agents": {"h": {"command": "x", "args": "-x"}}}, "h")
+        settings.get_agent_spec({"agents": {"h": {"command": "x", "args": "-x"}}}, "h")
 
 
 # -- the model of the built-in agent --

@@ -149,7 +149,7 @@ def test_marks_find_keys_values_and_the_nearest_thing_around_what_is_absent() ->
     assert str(marks.at(())) == "w.yaml:1:1"
 
 
-def includer(files: dict[str, str]) -> yaml12.Include:
+def make_includer(files: dict[str, str]) -> yaml12.Include:
     def include(path: str, written_in: str) -> tuple[str, str]:
         name = os.path.normpath(os.path.join(os.path.dirname(written_in), path))
         if name not in files:
@@ -165,7 +165,7 @@ def test_includes_are_parsed_by_kind_and_nest_from_their_own_folder() -> None:
         "parts/goal.md": "Be *good*: always.\n",
         "meta.json": '{"type": "object", "n": 1}',
     }
-    node = yaml12.read("role: !include parts/role.yaml\n", source="w.yaml", include=includer(files)).node
+    node = yaml12.read("role: !include parts/role.yaml\n", source="w.yaml", include=make_includer(files)).node
     assert node is not None
     marks = yaml12.Marks(node)
     assert node.value == {"role": {"goal": "Be *good*: always.\n", "meta": {"type": "object", "n": 1}}}
@@ -195,7 +195,7 @@ def test_faulty_includes_are_reported_where_they_are_found(path: str, message: s
         "deep.json": "[" * 100_000,
         "surrogate.json": '{"a": ["\\ud800"]}',
     }
-    document = yaml12.read(f"x: !include {path}\ny: 2\n", source="w.yaml", include=includer(files))
+    document = yaml12.read(f"x: !include {path}\ny: 2\n", source="w.yaml", include=make_includer(files))
     assert [message in problem.message for problem in document.problems] == [True]
     expected = ("circle.yaml", 1, 8) if path == "circle.yaml" else ("w.yaml", 1, 4)
     assert document.problems[0][2:5] == expected
@@ -205,7 +205,7 @@ def test_faulty_includes_are_reported_where_they_are_found(path: str, message: s
 
 def test_syntax_error_in_an_included_file_is_placed_in_that_file() -> None:
     document = yaml12.read(
-        "x: !include y.yaml\n", source="w.yaml", include=includer({"y.yaml": "\na: b: c\n"})
+        "x: !include y.yaml\n", source="w.yaml", include=make_includer({"y.yaml": "\na: b: c\n"})
     )
     assert [str(problem)[:12] for problem in document.problems] == ["y.yaml:2:5: "]
 
@@ -213,7 +213,7 @@ def test_syntax_error_in_an_included_file_is_placed_in_that_file() -> None:
 def test_includes_that_multiply_are_bounded_by_the_size_limit() -> None:
     files = {f"{i}.yaml": f"[!include {i + 1}.yaml, !include {i + 1}.yaml]" for i in range(15)}
     files["15.yaml"] = "x" * 1000
-    document = yaml12.read("!include 0.yaml", include=includer(files), max_bytes=50_000)
+    document = yaml12.read("!include 0.yaml", include=make_includer(files), max_bytes=50_000)
     assert document.node is None
     assert "larger than 50,000 bytes" in document.problems[0].message
 

@@ -99,7 +99,7 @@ def test_the_schema_for_editors_knows_the_folders() -> None:
 
 
 def test_the_id_of_a_workflow_that_says_nothing_is_what_it_always_was() -> None:
-    assert registry.stored_form(book()).id == "AT1H0YCDZ6QET"
+    assert registry.compute_node(book()).id == "AT1H0YCDZ6QET"
 
 
 @pytest.mark.parametrize(("of_workflow", "of_role"), [("copy", None), (None, "worktree"), ("copy", "shared")])

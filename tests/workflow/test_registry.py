@@ -58,7 +58,7 @@ def found(store: Store | None, text: str, folder: Path) -> str | None:
 
 def test_the_stored_form_is_what_is_stored(store: Store) -> None:
     node = registry.register(store, book())
-    assert registry.stored_form(book())._replace(created=0) == store.get(node)._replace(created=0)
+    assert registry.compute_node(book())._replace(created=0) == store.get(node)._replace(created=0)
     assert registry.read_node(store, node)[0] == book().workflow
 
 

@@ -156,7 +156,7 @@ class Conversation:
             if last is not None:
                 self._show(updates.offer_commands(), updates.name_session(last.state.title))
                 self._show(updates.count(last.totals(), last.summary()["limits"]))
-                self._say_standing(last)
+                self._say_status(last)
 
     def _list_threads(self, rolecall: Rolecall) -> Iterator[Thread]:
         """Yield the threads of the session, oldest first."""
@@ -202,7 +202,7 @@ class Conversation:
         self._follow(thread, turn)
         while not self._cancelled.is_set() and thread.needs_person and self._ask(thread):
             self._follow(thread, turn)
-        return None if self._cancelled.is_set() else self._say_standing(thread)
+        return None if self._cancelled.is_set() else self._say_status(thread)
 
     def _follow(self, thread: Thread, turn: PromptTurn, *, steps: int | None = None) -> None:
         view = _View(self, thread, turn)
@@ -313,17 +313,17 @@ class Conversation:
 
     # -- speaking --
 
-    def _say_standing(self, thread: Thread) -> None:
+    def _say_status(self, thread: Thread) -> None:
         """Show what the thread waits for, or how the thread has ended."""
         state, asked = thread.state, thread.asking
         if thread.has_ended:
-            told = [f"{thread.status}: {state.reason}"] if state.reason else []
-            told += [
+            lines = [f"{thread.status}: {state.reason}"] if state.reason else []
+            lines += [
                 f"The work is on the branch `{folder.branch}`. Send `/merge` to merge it into yours."
                 for folder in state.folders.values()
                 if folder.branch and not folder.is_removed and thread.changed_files()
             ]
-            return self._say("\n\n".join(told))
+            return self._say("\n\n".join(lines))
         if not thread.needs_person:
             return self._say(
                 "" if thread.status == "running" else "Interrupted. Send `/continue`, or say what to do."
@@ -384,7 +384,7 @@ class _View:
             for step in thread.steps:
                 self.progress.finish(step)
         self._prose = Prose()
-        self._has_spoken = False
+        self._has_shown_text = False
         self._calls: list[str] = []
         """The tool calls of the step, in order. The last call might still be running."""
         self._is_calling = False
@@ -444,18 +444,18 @@ class _View:
 
     def _begin(self, role: str, *, is_live: bool = True) -> None:
         self.progress.start(role)
-        self._prose, self._has_spoken, self._calls = Prose(), False, []
+        self._prose, self._has_shown_text, self._calls = Prose(), False, []
         if is_live:
             self.show_plan()
 
     def _speak(self, text: str) -> None:
-        if not text or not (self._has_spoken or text.strip()):
+        if not text or not (self._has_shown_text or text.strip()):
             return
-        if not self._has_spoken:
+        if not self._has_shown_text:
             text = text.lstrip("\n")
             if self.progress.has_team:
                 text = updates.word_heading(self.progress.current) + text
-        self._has_spoken = True
+        self._has_shown_text = True
         self._show(updates.say(text))
 
     def _end_call(self, *, is_failed: bool = False) -> None:
@@ -469,14 +469,14 @@ class _View:
         self._end_call()
         results = [call["result"] for turn in step.turns for call in turn["tool_calls"]]
         if len(results) == len(self._calls):
-            told = zip(self._calls, results, strict=True)
-            self._show(*(updates.end_call(ident, result) for ident, result in told if result.strip()))
+            ended = zip(self._calls, results, strict=True)
+            self._show(*(updates.end_call(ident, result) for ident, result in ended if result.strip()))
         if changes := updates.show_changes(step, self._thread.file_versions(step)):
             self._show(changes)
         asks_live = is_live and status_of(step.output) == SUSPEND  # if so, the question is shown next
         answer = step.body.strip() if asks_live else updates.word_answer(step)
         if answer and not self._prose.has_shown(answer):
-            self._speak(f"\n\n{answer}\n" if self._has_spoken else f"{answer}\n")
+            self._speak(f"\n\n{answer}\n" if self._has_shown_text else f"{answer}\n")
         self._turn.add(step.payload.get("usage"))
         self.progress.finish(step)
         if is_live:

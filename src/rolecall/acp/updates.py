@@ -266,7 +266,7 @@ def show_changes(step: Step, files: Sequence[FileVersions]) -> ToolCallStart | N
         return None
     names = [change.path for change in step.tree.changed]
     more = len(names) + step.tree.more - 3
-    told = ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+    named = ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
     shown = {file.path for file in files}
     diffs: list[ToolCallContentVariant] = [
         tool_diff_content(file.path, file.after or "", file.before) for file in files
@@ -274,7 +274,7 @@ def show_changes(step: Step, files: Sequence[FileVersions]) -> ToolCallStart | N
     hidden = [name for name in names if not any(path.endswith(f"/{name}") for path in shown)]
     return start_tool_call(
         f"{step.id}-files",
-        shorten_title(f"{step.role} changed {told}"),
+        shorten_title(f"{step.role} changed {named}"),
         kind="edit",
         status="completed",
         content=[*diffs, *(quote("Not shown: " + ", ".join(hidden)) if hidden else [])],

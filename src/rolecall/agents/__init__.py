@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall.agents.adapter_table import ADAPTERS as ADAPTERS
 from rolecall.agents.adapter_table import PROGRAMS as PROGRAMS
-from rolecall.agents.adapter_table import SPOKEN as SPOKEN
+from rolecall.agents.adapter_table import WITH_ARGUMENT as WITH_ARGUMENT
 from rolecall.settings import capabilities
 from rolecall.store.lazy import Module
 
@@ -61,7 +61,7 @@ def resolve(spec: str, options: JsonObject | None = None) -> Agent:
     """Return the agent for a spec such as `command:prog --flag` or `claude:opus`. Options in the spec override
     `options`, which come from the configuration."""
     name, _, argument = spec.partition(":")
-    if name in SPOKEN and not options:
+    if name in WITH_ARGUMENT and not options:
         agent: Agent = import_module(ADAPTERS[name]).from_argument(argument)
     else:
         agent = _options.resolve(name, argument, options or {})

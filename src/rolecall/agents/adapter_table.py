@@ -1,7 +1,7 @@
 """The adapters by name. Adapters and the modules they use import this module instead of the package, whose `__init__`
 names every adapter."""
 
-SPOKEN = {
+WITH_ARGUMENT = {
     "acp": "rolecall.agents.adapters.acp",
     "command": "rolecall.agents.adapters.command",
     "external": "rolecall.agents.adapters.external",
@@ -23,6 +23,6 @@ PROGRAMS = {
 }
 """The coding agents that run as programs, with the name of each program."""
 
-ADAPTERS = {**SPOKEN, **{name: f"rolecall.agents.adapters.{name}" for name in (*PROGRAMS, "builtin")}}
+ADAPTERS = {**WITH_ARGUMENT, **{name: f"rolecall.agents.adapters.{name}" for name in (*PROGRAMS, "builtin")}}
 """The module of each adapter. A module is imported when needed, and has a factory with the name of the adapter. `human`
 is not an adapter: a role that a person plays suspends the thread until the person answers."""

@@ -27,7 +27,7 @@ def is_wanted(sandbox: Sandbox | None, words: Collection[str]) -> bool:
     return not set(capabilities.IMPLY_SANDBOX).isdisjoint(words)
 
 
-def configured_layers(environment: Mapping[str, str] | None = None) -> Layers:
+def find_allowed_layers(environment: Mapping[str, str] | None = None) -> Layers:
     """Return what this machine can enforce, or nothing if the user has turned sandboxes off."""
     known = config.environment() if environment is None else environment
     is_off = known.get(capabilities.SANDBOX_VARIABLE) == "off"
@@ -71,7 +71,7 @@ def confine_project(
 ) -> Policy | None:
     """Return the policy for one of a project's commands. Without a `sandbox`, the command can write to the project's
     folder and sees no secrets, as far as the machine can enforce this."""
-    layers = configured_layers(environment)
+    layers = find_allowed_layers(environment)
     if sandbox is not None:
         sandboxes.check_enforceable(sandbox, layers, owner=owner)
     elif not layers.can_restrict_files:

@@ -203,12 +203,12 @@ async def _ask_version(agent: object, *, env: Mapping[str, str], folder: Path, c
         return known
     try:
         with scratch.folder() as place:
-            told = await run_process(
+            result = await run_process(
                 [path, "--version"], cwd=place, env={**env_of(agent, env), **QUIET}, timeout=_PATIENCE
             )
     except AgentError:
         return ""
-    version = version_in(f"{told.stdout}\n{told.stderr}") if told.ending == "completed" else ""
+    version = version_in(f"{result.stdout}\n{result.stderr}") if result.ending == "completed" else ""
     if version:
         remember(cache, "version", path, version)
     return version

@@ -172,13 +172,13 @@ class Asking:
                 async for event in stream:
                     if not isinstance(event, (PartStartEvent, PartDeltaEvent)):
                         continue
-                    piece: Any = event.part if isinstance(event, PartStartEvent) else event.delta
+                    part: Any = event.part if isinstance(event, PartStartEvent) else event.delta
                     fields = ("content", "content_delta", "args", "args_delta")
-                    said = next((str(text) for key in fields if (text := getattr(piece, key, ""))), "")
+                    said = next((str(text) for key in fields if (text := getattr(part, key, ""))), "")
                     size += len(said)
                     if size > LONGEST_ANSWER:
                         raise NoAnswer(f"the model sent more than {LONGEST_ANSWER:,} characters at once")
-                    if isinstance(piece, (TextPart, TextPartDelta)):
+                    if isinstance(part, (TextPart, TextPartDelta)):
                         say(said)
                 response = stream.get()
         except exceptions.ModelAPIError as error:

@@ -40,7 +40,7 @@ _SYSTEM = (
     "answer is all that is read."
 )
 _INTERRUPTED = "interrupted: it is not known whether this was done, or how far; look before you continue"
-_PIECE = 400
+_LEAST_TEXT = 400
 """The number of characters of live text in one event, limited because every event is stored."""
 
 
@@ -111,7 +111,7 @@ class ModelRun:
         """Pass on the text of one message in pieces that are large enough for an event."""
         waiting, is_continued = "", False
 
-        def say(text: str, least: int = _PIECE) -> None:
+        def say(text: str, least: int = _LEAST_TEXT) -> None:
             nonlocal waiting, is_continued
             waiting += text
             if waiting and len(waiting) >= least:

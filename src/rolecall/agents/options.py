@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
 from typing import Any, get_type_hints
 
-from rolecall.agents.adapter_table import ADAPTERS, SPOKEN
+from rolecall.agents.adapter_table import ADAPTERS, WITH_ARGUMENT
 from rolecall.agents.program import McpServer
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings import form
@@ -32,7 +32,7 @@ def resolve(name: str, argument: str, options: JsonObject) -> Any:
     if name not in ADAPTERS:
         hint = form.did_you_mean(name, sorted(ADAPTERS), what="Known agents")
         raise NotFound(f"unknown agent {name!r}", hint=hint)
-    if name in SPOKEN:
+    if name in WITH_ARGUMENT:
         return import_module(ADAPTERS[name]).from_argument(argument, **read_options(name, options))
     return make(name, {**options, **parse_argument(name, argument)})
 
@@ -61,7 +61,8 @@ def parse_argument(name: str, argument: str) -> dict[str, str]:
 def read_options(adapter: str, options: JsonObject) -> JsonObject:
     """Read options according to the types of the adapter's fields, or raise `UsageError` with the first problem."""
     module = import_module(ADAPTERS[adapter])
-    kind = get_type_hints(module.from_argument)["return"] if adapter in SPOKEN else getattr(module, adapter)
+    is_parsed = adapter in WITH_ARGUMENT
+    kind = get_type_hints(module.from_argument)["return"] if is_parsed else getattr(module, adapter)
     known = {
         field.name: str(field.type)
         for field in (fields(kind) if is_dataclass(kind) else ())

@@ -325,11 +325,11 @@ class _Child:
         fds: tuple[int, ...] = ()
         if sandbox is not None:
             tmp = self._own.enter_context(scratch.folder("rolecall-tmp-"))
-            self._report, told = os.pipe()
+            self._report, write_end = os.pipe()
             self._own.callback(os.close, self._report)
-            fds = (told,)
+            fds = (write_end,)
             env = sandbox.choose_environment(env, tmp)
-            argv = sandbox.wrap([path, *argv[1:]], cwd=cwd, env=env, tmp=tmp, report=told)
+            argv = sandbox.wrap([path, *argv[1:]], cwd=cwd, env=env, tmp=tmp, report=write_end)
         try:
             self.popen = subprocess.Popen(  # noqa: S603 -- running the user's agent is the purpose; no shell is involved
                 list(argv),
@@ -430,11 +430,11 @@ class _Child:
         if self._sandbox is None or self._report is None:
             return
         os.set_blocking(self._report, False)
-        told = b""
+        received = b""
         with suppress(BlockingIOError):  # the child was ended before it could report
-            while piece := os.read(self._report, _PIPE_SIZE):
-                told += piece
-        lines = told.decode("utf-8", "replace").splitlines()
+            while chunk := os.read(self._report, _PIPE_SIZE):
+                received += chunk
+        lines = received.decode("utf-8", "replace").splitlines()
         self._report = None
         self._sandbox.enforced.extend(line for line in lines if line not in self._sandbox.enforced)
         refusals = (line.removeprefix("refused: ") for line in lines if line.startswith("refused: "))

@@ -294,15 +294,15 @@ class Lines:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._pieces: list[str] = []
+        self._parts: list[str] = []
         self._size = 0
 
     def feed(self, text: str) -> None:
         *whole, rest = text.split("\n")
-        for piece in whole:
-            self._add(piece)
-            line = "".join(self._pieces).strip()
-            self._pieces, self._size = [], 0
+        for part in whole:
+            self._add(part)
+            line = "".join(self._parts).strip()
+            self._parts, self._size = [], 0
             event = parse_object(line) if line.startswith("{") else None
             if event is not None:
                 self._reader.event(event)
@@ -310,9 +310,9 @@ class Lines:
                 self._reader.noise = (self._reader.noise + line + "\n")[:_NOISE]
         self._add(rest)
 
-    def _add(self, piece: str) -> None:
-        self._size += len(piece)
+    def _add(self, part: str) -> None:
+        self._size += len(part)
         if self._size > _LONGEST_LINE:  # too long to be an event or to keep in memory
-            self._pieces = [f"a line of more than {_LONGEST_LINE} characters was left out"]
+            self._parts = [f"a line of more than {_LONGEST_LINE} characters was left out"]
         else:
-            self._pieces.append(piece)
+            self._parts.append(part)

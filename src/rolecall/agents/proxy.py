@@ -38,7 +38,7 @@ MOST_CONNECTIONS = 256
 """The maximum number of simultaneous connections from a program; each connection uses open files of Rolecall's
 process."""
 
-_PIECE = 64 * 1024
+_READ_SIZE = 64 * 1024
 _LINGER = 2.0
 _LONGEST_PLACE = 64
 """The maximum length of the temporary folder's path, because the path of a Unix socket has at most 107 characters."""
@@ -72,9 +72,11 @@ async def serve(policy: Policy, env: Mapping[str, str]) -> AsyncIterator[Policy]
                 place = "/tmp"  # noqa: S108 -- for a new folder that nobody else can enter
             folder = os.path.realpath(own.enter_context(scratch.folder("rolecall-tmp-", place)))
             relay, keep = Relay(PORT_INSIDE, os.path.join(folder, "proxy")), (*policy.keep, folder)
-            server: asyncio.Server = await asyncio.start_unix_server(proxy.answer, relay.socket, limit=_PIECE)
+            server: asyncio.Server = await asyncio.start_unix_server(
+                proxy.answer, relay.socket, limit=_READ_SIZE
+            )
         else:
-            server = await asyncio.start_server(proxy.answer, "127.0.0.1", 0, limit=_PIECE)
+            server = await asyncio.start_server(proxy.answer, "127.0.0.1", 0, limit=_READ_SIZE)
             relay, keep = Relay(server.sockets[0].getsockname()[1]), policy.keep
         proxy.address = f"127.0.0.1:{relay.port}"
         policy.enforced.extend(line for line in proxy.describe() if line not in policy.enforced)
@@ -177,7 +179,8 @@ class Proxy:
                 async with asyncio.timeout(_LINGER):
                     await writer.drain()
                     writer.write_eof()
-                    while await reader.read(_PIECE):  # closing with unread bytes would discard the answer
+                    # Closing with unread bytes would discard the answer.
+                    while await reader.read(_READ_SIZE):
                         pass
         except (OSError, EOFError, ValueError):
             pass  # the client has closed the connection, or the address of the machine's own proxy has no valid port
@@ -217,11 +220,11 @@ class Proxy:
         incoming, outgoing = await self._connect(host, port, upstream, is_encrypted=scheme == "https")
 
         async def send() -> None:
-            async for piece in body:
+            async for chunk in body:
                 with suppress(OSError):  # a server can answer and close before it has read everything
-                    outgoing.write(piece)
+                    outgoing.write(chunk)
                     await outgoing.drain()
-            while await reader.read(_PIECE):  # until the client closes the connection
+            while await reader.read(_READ_SIZE):  # until the client closes the connection
                 pass
 
         lines = [f"{head.method} {target} HTTP/1.1", *lines, "Connection: close", "", ""]
@@ -293,7 +296,7 @@ class Proxy:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 if upstream is None:
-                    return await asyncio.open_connection(host, port, limit=_PIECE, ssl=encryption)
+                    return await asyncio.open_connection(host, port, limit=_READ_SIZE, ssl=encryption)
                 return await _connect_through(upstream, host, port, encryption)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             why = f"{host}:{port} cannot be reached: {error or 'no answer'}"
@@ -303,7 +306,7 @@ class Proxy:
 async def _connect_through(
     upstream: SplitResult, host: str, port: int, encryption: ssl.SSLContext | None
 ) -> Connection:
-    reader, writer = await asyncio.open_connection(upstream.hostname, upstream.port or 80, limit=_PIECE)
+    reader, writer = await asyncio.open_connection(upstream.hostname, upstream.port or 80, limit=_READ_SIZE)
     try:
         authority = _join(host, port)
         lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}", *_sign_in(upstream), "", ""]
@@ -348,11 +351,11 @@ def _read_body(head: Head, reader: asyncio.StreamReader) -> AsyncIterator[bytes]
 
 async def _read_exactly(reader: asyncio.StreamReader, left: int) -> AsyncIterator[bytes]:
     while left:
-        piece = await reader.read(min(left, _PIECE))
-        if not piece:
+        chunk = await reader.read(min(left, _READ_SIZE))
+        if not chunk:
             raise EOFError
-        left -= len(piece)
-        yield piece
+        left -= len(chunk)
+        yield chunk
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -364,8 +367,8 @@ async def _read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             raise EOFError
         size = int(found[1], 16)
         yield found[1] + b"\r\n"
-        async for piece in _read_exactly(reader, size):
-            yield piece
+        async for chunk in _read_exactly(reader, size):
+            yield chunk
         if size and await reader.readexactly(2) != b"\r\n":
             raise EOFError
         yield b"\r\n"
@@ -373,8 +376,8 @@ async def _read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     try:
-        while piece := await source.read(_PIECE):
-            sink.write(piece)
+        while chunk := await source.read(_READ_SIZE):
+            sink.write(chunk)
             await sink.drain()
         if sink.can_write_eof():
             sink.write_eof()

@@ -32,7 +32,7 @@ _LIMIT = (
 )
 _AGAIN = r"(?:resets?|reset_at|try again|retry(?:ing)?|available(?: again)?|until|wait)"
 _UNIT = r"(?:ms|milliseconds?|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)"
-_PIECE = rf"(\d+(?:\.\d+)?)\s?({_UNIT})(?![a-z])"
+_TIME_PART = rf"(\d+(?:\.\d+)?)\s?({_UNIT})(?![a-z])"
 _TOGETHER = rf"\d+(?:\.\d+)?\s?{_UNIT}(?:[\s,]{{0,3}}(?:and\s)?\d+(?:\.\d+)?\s?{_UNIT})*"  # also 1h2m3s
 _EPOCH = r"(?:limit reached\||resets?_?at\"?\s?[:=]?\s?\"?)(?P<at>\d{10}(?:\d{3})?)\b"
 _SECONDS = (
@@ -86,9 +86,9 @@ def _find_moment(text: str, now: datetime, zone: tzinfo | None) -> datetime | No
     if found := _last(_SECONDS, text):
         return now + timedelta(seconds=min(float(found["count"]), 10**9))
     if found := _last(_DURATION, text):
-        pieces = re.findall(_PIECE, found["all"].lower())
-        names = [("ms" if unit.startswith(("ms", "milli")) else unit[0]) for _, unit in pieces]
-        seconds = sum(float(count) * _UNITS[name] for (count, _), name in zip(pieces, names, strict=True))
+        durations = re.findall(_TIME_PART, found["all"].lower())
+        names = [("ms" if unit.startswith(("ms", "milli")) else unit[0]) for _, unit in durations]
+        seconds = sum(float(count) * _UNITS[name] for (count, _), name in zip(durations, names, strict=True))
         return now + timedelta(seconds=min(seconds, 10**9))
     try:
         if found := _last(_ISO, text):

@@ -579,9 +579,9 @@ def fork_first(words: Arguments) -> int | None:
     posix.close(words.numbers["report"])
     ignore_signals()
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, SIGNALS)
-    told = posix.read(inner, 32)
+    reported = posix.read(inner, 32)
     status = posix.waitpid(child, 0)[1]
-    status = int(told) if told else status
+    status = int(reported) if reported else status
     if posix.WIFSIGNALED(status):
         if posix.WTERMSIG(status) in SIGNALS:
             _signal.signal(posix.WTERMSIG(status), _signal.SIG_DFL)
@@ -614,8 +614,8 @@ def forward(listener: "Any", path: str) -> None:
 
     def carry(source: "socket.socket", target: "socket.socket") -> None:
         try:
-            while piece := source.recv(65536):
-                target.sendall(piece)
+            while chunk := source.recv(65536):
+                target.sendall(chunk)
             target.shutdown(socket.SHUT_WR)
         except OSError:
             for end in (source, target):  # `close` would leave the other thread waiting

@@ -52,7 +52,7 @@ class LiveText:
 class _Turn:
     """A turn whose messages and calls are still arriving."""
 
-    pieces: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
     size: int = 0
     calls: dict[str, ToolCall] = field(default_factory=dict)
     is_answered: bool = False
@@ -60,13 +60,13 @@ class _Turn:
 
     @property
     def text(self) -> str:
-        self.pieces = ["".join(self.pieces)]
-        return self.pieces[0]
+        self.parts = ["".join(self.parts)]
+        return self.parts[0]
 
     def add(self, text: str) -> None:
         kept = text[: LONGEST_ANSWER - self.size]
         self.size += len(kept)
-        self.pieces.append(kept)
+        self.parts.append(kept)
 
     def done(self) -> Turn:
         return Turn("assistant", shorten(self.text, _LONGEST_TEXT), tuple(self.calls.values()))
@@ -101,7 +101,7 @@ class Transcript:
         turn = self._turn(is_new=not is_continued)
         if turn is not self._latest_message:
             # Only the latest message can become the answer, so the previous message can be shortened.
-            self._latest_message.pieces = [shorten(self._latest_message.text, _LONGEST_TEXT)]
+            self._latest_message.parts = [shorten(self._latest_message.text, _LONGEST_TEXT)]
             self._latest_message = turn
         turn.add(text)
         self._live(text)

@@ -72,7 +72,7 @@ class Evals:
 
     def _site(self) -> judge.Site:
         private = (config.home(), self._rolecall.store.backend.address.removeprefix("files:"))
-        layers = confinement.configured_layers()
+        layers = confinement.find_allowed_layers()
         return judge.Site(self._trees, config.environment(), private, layers)
 
     def _at(self, path: Folder) -> Rolecall:

@@ -246,7 +246,7 @@ class Project:
             category=category,
             into=into,
             is_new=is_new,
-            thresholds=memory.configured_thresholds(),
+            thresholds=memory.load_thresholds(),
         )
 
     def recall(
@@ -269,7 +269,7 @@ class Project:
 
     def forgettable(self) -> list[overview.ToolReply]:
         """Return the notes that can be deleted, each with the `signals` in favour of deletion. Nothing is deleted."""
-        found = memory_gc.candidates(self.folder, thresholds=memory.configured_thresholds())
+        found = memory_gc.candidates(self.folder, thresholds=memory.load_thresholds())
         return [
             {"name": each.note.name, "signals": [signal._asdict() for signal in each.signals]}
             for each in found
@@ -285,7 +285,7 @@ class Project:
         return memory_gc.delete_automatically(
             self.folder,
             is_enabled=(config.load().get("memory") or {}).get("autoDelete") is True,
-            thresholds=memory.configured_thresholds(),
+            thresholds=memory.load_thresholds(),
         )
 
     def rules(self, *, tag: str | None = None) -> list[overview.ToolReply]:

@@ -472,8 +472,8 @@ class Rolecall:
         if store is None:
             return
         for ref, known in handover.list_set_aside(store, self.folder):
-            told = {key: known[key] for key in ("branch", "reason", "conflict") if key in known}
-            yield {**views.entry(store, ref), **told}
+            details = {key: known[key] for key in ("branch", "reason", "conflict") if key in known}
+            yield {**views.entry(store, ref), **details}
 
     def near_limits(self, *, share: float = 0.8, seconds: float = 1.0) -> views.View:
         """Return the threads that have not ended and have used at least this share of a limit, the thread nearest to
@@ -728,7 +728,7 @@ class Rolecall:
 
     def id_of(self, book: Playbook) -> str:
         """Return the id under which a workflow is or would be stored."""
-        return registry.stored_form(book).id
+        return registry.compute_node(book).id
 
     def remove_copies(self, *, grace_ms: int) -> list[str]:
         """Remove the copies of Python workflows that were not used during the last `grace_ms`, unless a thread in the
@@ -892,7 +892,7 @@ class Rolecall:
             return WorkflowDefinition(self.read_workflow(node.id), node, None)
         is_python = found.path.endswith(".py")
         book = self.look_up(found.path) if is_python else registry.read_file(found.path)
-        node, store = registry.stored_form(book), self.store_if_any
+        node, store = registry.compute_node(book), self.store_if_any
         if store is not None and store.has(node.id):
             node = node._replace(created=store.get(node.id).created)
         return WorkflowDefinition(book.workflow, node, found.path)
@@ -961,7 +961,7 @@ class Rolecall:
         """Return the roles whose agent is unknown or missing, each with the reason. If given, `agent` plays every role;
         `agents` play single roles."""
         agent = casting.agent_from(self.folder, agent) if agent else None
-        return casting.miscast(casting.assign(book, agents or {}, self.folder), agent)
+        return casting.find_unusable(casting.assign(book, agents or {}, self.folder), agent)
 
     def first_ready_workflow(self) -> str | None:
         """Return the name of the first workflow here whose agents are all available. A Python workflow counts as ready,
@@ -969,7 +969,9 @@ class Rolecall:
         for entry in self.workflow_entries():
             with suppress(RolecallError):
                 source = entry.path or str(entry.node)
-                if self.is_python(source) or not casting.miscast(self.load_workflow(source).playbook, None):
+                if self.is_python(source) or not casting.find_unusable(
+                    self.load_workflow(source).playbook, None
+                ):
                     return entry.name
         return None
 

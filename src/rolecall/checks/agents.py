@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import rolecall.agents as agents
-from rolecall.agents.confinement import configured_layers
+from rolecall.agents.confinement import find_allowed_layers
 from rolecall.agents.presence import find_program
 from rolecall.errors import UsageError
 from rolecall.settings import config
@@ -47,7 +47,7 @@ def problems(
     find: Callable[[str], Playbook],
     marks: Marks | None,
     severity: Literal["error", "warning"] = "warning",
-    layers: Callable[[], Layers] = configured_layers,
+    layers: Callable[[], Layers] = find_allowed_layers,
 ) -> Iterator[Problem]:
     """Yield a problem for each role that no agent on this machine can play, and for each configured override that
     matches no role. `find` finds the workflows that play roles, `marks` contains the positions in the file, and
@@ -107,7 +107,7 @@ def _cannot_exist(settings: Settings, agent: str) -> bool:
     if name not in agents.ADAPTERS or not argument.strip():
         return True
     try:
-        if name not in agents.SPOKEN:
+        if name not in agents.WITH_ARGUMENT:
             agents.make(name, agents.parse_argument(name, argument))
     except UsageError:
         return True

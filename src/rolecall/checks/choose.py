@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rolecall.agents.confinement import configured_layers
+from rolecall.agents.confinement import find_allowed_layers
 from rolecall.agents.presence import program_of
 from rolecall.checks.doctor import AgentFinding, DoctorPlace, examine, known_agents
 from rolecall.errors import UsageError
@@ -81,7 +81,7 @@ def can_be_held_to(agent: Any, restriction: str) -> bool:
 
 def _can_play(cast: Cast, workflow: StoredWorkflow, role: str) -> bool:
     try:
-        check_role(cast.name, cast.agent, workflow, role, layers=configured_layers)
+        check_role(cast.name, cast.agent, workflow, role, layers=find_allowed_layers)
     except UsageError:
         return False
     return True

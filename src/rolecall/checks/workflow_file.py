@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rolecall.agents import process
-from rolecall.agents.confinement import configured_layers, confine
+from rolecall.agents.confinement import confine, find_allowed_layers
 from rolecall.checks import agents as agent_check
 from rolecall.errors import Hint, NotFound, RolecallError
 from rolecall.settings import config
@@ -102,7 +102,7 @@ async def check(
 
     # A file of the project must only define things, so it cannot write or connect to anything. It sees our home and
     # every environment variable, because the configured agents are looked up.
-    layers = configured_layers(env)
+    layers = find_allowed_layers(env)
     policy = None
     if layers.can_restrict_files:
         narrow = Sandbox(write=(), network="none" if layers.namespaces else "all", env=("*",))
@@ -216,7 +216,7 @@ def _check_file(
                 severity=severity,
                 layers=lambda: layers,
             )
-            payload = registry.stored_form(book).payload
+            payload = registry.compute_node(book).payload
             ids, roles = schema_ids_of(payload), book.workflow.roles
             coded = [*book.functions, *book.agents]
             stored = {"payload": payload, "schemas": {ids[name]: dict(roles[name].schema) for name in roles}}

@@ -44,7 +44,7 @@ _NOT_ALONE = {
 """Adapters that can be used only within a thread, with what to do instead."""
 
 
-def named_agent(settings: Settings, name: str, env: Mapping[str, str]) -> Cast:
+def cast_agent(settings: Settings, name: str, env: Mapping[str, str]) -> Cast:
     """Return the agent for an alias or a spec, for a role without restrictions."""
     book = Playbook(StoredWorkflow("try", roles={"try": StoredRole()}))
     return casting.cast(settings, book, "try", override=name, environment=env)
@@ -69,7 +69,8 @@ def agents_table(findings: Iterable[AgentFinding]) -> str:
 )
 def list_agents(options: Namespace) -> CommandResult:
     known: dict[str, Any] = {cast.name: cast.agent for cast in (*known_agents(), *preset_agents())}
-    known |= dict.fromkeys(sorted(agents.SPOKEN))  # adapters that need the name of a program or a script
+    # These adapters need the name of a program or a script.
+    known |= dict.fromkeys(sorted(agents.WITH_ARGUMENT))
     for name in options.agents:
         if name not in known:
             agents.resolve(name)  # raises an error that lists the adapters
@@ -145,7 +146,7 @@ def _row(name: str, agent: Any, finding: AgentFinding | None) -> dict[str, Any]:
 )
 def test(options: Namespace) -> CommandResult | int:
     env = config.environment()
-    cast = named_agent(config.load(), options.agent, env)
+    cast = cast_agent(config.load(), options.agent, env)
     program, hint = program_of(cast.agent), _NOT_ALONE.get(adapter_of(cast.agent), "")
     if cast.name == HUMAN:
         hint = "It stands for a person."

@@ -29,7 +29,7 @@ from rolecall.checks.doctor import (
 from rolecall.checks.hosts import check_hosts
 from rolecall.checks.machine import Check
 from rolecall.cli import CommandResult, argument, flag, hints, verb
-from rolecall.cli.agents import agents_table, named_agent
+from rolecall.cli.agents import agents_table, cast_agent
 from rolecall.cli.install import setups_here
 from rolecall.cli.output import STORE, paint, plural, table
 from rolecall.errors import RolecallError
@@ -124,7 +124,7 @@ def _diagnose(
     besides = [*known, *preset_agents()] if options.all else []
     if default:  # worth checking even before there is a workflow
         with suppress(RolecallError):  # the check of the configuration reports an unknown name
-            besides.insert(0, named_agent(settings, str(default), place.env))
+            besides.insert(0, cast_agent(settings, str(default), place.env))
     found = asyncio.run(diagnose(needs, place, settings=settings, besides=besides, checks=checks))
     others = {name: is_there for name, is_there in installed.items() if name not in found.findings}
     return found, others, [] if ready else list(programs.values())

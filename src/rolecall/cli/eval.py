@@ -257,8 +257,8 @@ def list_evals(options: Namespace) -> CommandResult:
 
 def describe(report: Report, *, with_cells: bool = False) -> Iterator[str]:
     """Yield the text of a run: its figures, a table of variants that fits 80 columns, and what went wrong."""
-    told = [f"{count} {name}" for name, count in report.counts.items() if count]
-    yield f"{report.name} · {report.id} · {report.status}: {', '.join(told)}"
+    tallies = [f"{count} {name}" for name, count in report.counts.items() if count]
+    yield f"{report.name} · {report.id} · {report.status}: {', '.join(tallies)}"
     if report.reason:
         yield report.reason
     yield f"used by this run: {report.describe_paid()}\n"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rolecall.api import Rolecall
 from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.eval import INFRASTRUCTURE, INTERRUPTED, LIMITS, SUITE
-from rolecall.cli.output import STORE, colored_diff, format_of, plural, say, warning
+from rolecall.cli.output import STORE, color_diff, format_of, plural, say, warning
 from rolecall.cli.thread_play import EventRecords, View, run_attended
 from rolecall.store.canonical import JsonObject
 
@@ -126,4 +126,4 @@ def _describe(found: Bisected) -> Iterator[str]:
         yield f"the first bad version is {found.bad.node} ({(found.certainty or 0) * 100:.1f} % certain)"
         yield f"the one before it is {found.good.node}\n"
         yield from map(str, found.changes)
-        yield f"\n{colored_diff(found.diff)}".rstrip()
+        yield f"\n{color_diff(found.diff)}".rstrip()

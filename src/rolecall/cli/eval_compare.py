@@ -191,8 +191,8 @@ def describe(comparisons: Sequence[Comparison]) -> Iterator[str]:
         before = ""
         for task in changed[:_MOST_TASKS]:
             base, variant = task.base, task.variant
-            told = f"{base.passed} of {base.runs} → {variant.passed} of {variant.runs}"
-            yield f"{_CHANGES[task.change]} {task.task}: {task.change}, {told}"
+            passes = f"{base.passed} of {base.runs} → {variant.passed} of {variant.runs}"
+            yield f"{_CHANGES[task.change]} {task.task}: {task.change}, {passes}"
             parting = str(task.parting or "")
             if parting and parting != before:  # tasks often break for the same reason
                 yield from _indent(

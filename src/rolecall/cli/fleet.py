@@ -25,7 +25,7 @@ from rolecall.settings import config
     ),
 )
 def status(options: Namespace) -> CommandResult:
-    held = control.held_by(config.home()) if options.store is None else None
+    held = control.find_service(config.home()) if options.store is None else None
     if held and config.is_postgres(str(held.get("store"))):
         shown = control.ask(config.home(), {"do": "fleet"})
         if not shown:

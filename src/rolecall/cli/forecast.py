@@ -8,7 +8,7 @@ from typing import Any
 from rolecall.cli.output import plural, table
 from rolecall.threads.dry_run import Outlook
 from rolecall.threads.forecast import NOTHING, Forecast, Range, Sum, add_up
-from rolecall.threads.report import money, saved_text
+from rolecall.threads.report import describe_savings, money
 
 
 def view(forecast: Forecast) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def view_outlook(outlook: Outlook) -> dict[str, Any]:
 def word_outlook(outlook: Outlook) -> Iterator[str]:
     yield f"{plural(len(outlook.reused), 'step')} would be reused"
     for one in outlook.reused:
-        saved = saved_text(one.origin.saved)
+        saved = describe_savings(one.origin.saved)
         saves = f" · saves {saved}" if saved else ""
         yield f"✓ {one.number} {one.role} · reused from …{one.origin.thread[-4:]}{saves}"
     if outlook.asks is None:

@@ -12,7 +12,7 @@ from rolecall.api import Thread
 from rolecall.cli.output import short
 from rolecall.store.canonical import JsonObject
 from rolecall.threads import report
-from rolecall.threads.report import call_text, local_time, money, reused_text
+from rolecall.threads.report import call_text, describe_reuse, local_time, money
 from rolecall.threads.thread import LIMITS, sum_amounts
 
 _TITLE = 24
@@ -84,7 +84,7 @@ class GroupBlock:
         self._used = Amounts()
         self._ended: dict[int, Mapping[str, float]] = {}
         """What each member that has ended has used, in the units of limits."""
-        self._told = 0
+        self._shown = 0
 
     def event(self, body: JsonObject) -> str:
         """Process an event of a member. If the member has failed or waits, return a line that stays on the screen."""
@@ -132,8 +132,8 @@ class GroupBlock:
         return self._tell(body["number"], f"set aside: {body['reason']}") if is_aside else ""
 
     def _tell(self, number: int, words: str, *, sign: str = "✗") -> str:
-        self._told += 1
-        return f"{sign} {self.role} {number}/{self._count}: {words}" if self._told <= _MOST_FAILURES else ""
+        self._shown += 1
+        return f"{sign} {self.role} {number}/{self._count}: {words}" if self._shown <= _MOST_FAILURES else ""
 
     def of_limits(self) -> dict[str, float]:
         """Return what the members have used, in the units of limits."""
@@ -229,6 +229,6 @@ def gist(kind: str, body: JsonObject, *, folders: Sequence[str] = ()) -> str:
     if kind == "usage":
         return f"{report.tokens(body):,} tokens"
     if kind == "step" and "reused" in body:
-        return " · ".join([f"role {body['role']}", *reused_text(body["reused"])])
+        return " · ".join([f"role {body['role']}", *describe_reuse(body["reused"])])
     keys = ("role", "agent", "status", "next", "reason", "error", "answer", "session", "pid")
     return " · ".join(f"{key} {body[key]}" for key in keys if body.get(key))

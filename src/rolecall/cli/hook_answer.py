@@ -125,7 +125,7 @@ def _load_hooks(host: str, harness: str, event: Event) -> HookContext:
         restrictions=config.restrictions(),
         harness=harness or HARNESS,
         mask=lambda: config.mask(hooks.secrets),
-        thresholds=lambda: memory.configured_thresholds(),
+        thresholds=lambda: memory.load_thresholds(),
     )
     if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # events that do not record a session
         return hooks

@@ -13,7 +13,7 @@ from rolecall.agents.presence import check_present
 from rolecall.api import reader
 from rolecall.checks.choose import find_programs
 from rolecall.cli import CommandResult, argument, asking, flag, verb
-from rolecall.cli.agents import agents_table, named_agent
+from rolecall.cli.agents import agents_table, cast_agent
 from rolecall.cli.arguments import parse_agent
 from rolecall.cli.hints import word
 from rolecall.cli.output import format_of, short, tell
@@ -146,7 +146,7 @@ def init(options: Namespace) -> CommandResult:
                 raise error
     elif start.agent:
         env = config.environment()
-        check_present(named_agent(config.load(), start.agent, env).agent, env=env)
+        check_present(cast_agent(config.load(), start.agent, env).agent, env=env)
 
     lead = SCHEMA_LINE if options.schemas else ""
     project = PROJECT.replace(f"  {HELLO}:", f"  {start.workflow}:")

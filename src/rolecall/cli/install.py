@@ -11,7 +11,7 @@ from typing import Any
 
 from rolecall.cli import CommandResult, argument, either, flag, verb
 from rolecall.cli.asking import can_ask, confirm
-from rolecall.cli.output import colored_diff, format_of, plural, table, tell
+from rolecall.cli.output import color_diff, format_of, plural, table, tell
 from rolecall.errors import RolecallError, UsageError
 from rolecall.hosts import file_change, git_exclude
 from rolecall.hosts.file_change import FileChange
@@ -78,7 +78,7 @@ def install(options: Namespace) -> CommandResult:
         setup = setup._replace(key=os.path.join(config.home(), config.HOST_KEYS, os.urandom(16).hex()))
     wiring = wiring_of(options.host, setup)
     changes = plan_install(wiring, force=options.force)
-    exclusion = _plan_exclusion(options, setup, changes, list({piece.path: None for piece in wiring.pieces}))
+    exclusion = _plan_exclusion(options, setup, changes, list({entry.path: None for entry in wiring.entries}))
     changes += [exclusion] if exclusion else []
     if not options.dry_run:
         # Only hosts know the key, which is the name of the file. The file also contains the key, so that no other
@@ -238,7 +238,7 @@ def _reply(
         lines = [*notes, f"{host_module(options.host).TITLE}: nothing{more} to change", *next_steps]
     elif options.dry_run:
         would = f"{plural(count, 'file')} would change; nothing was written"
-        lines = [colored_diff(shown["diff"].rstrip("\n")), *notes, "", would]
+        lines = [color_diff(shown["diff"].rstrip("\n")), *notes, "", would]
     else:
         gate_lines = ["", *gate] if gate else []
         lines = [_list_files(changes), *notes, *gate_lines, *next_steps]

@@ -60,8 +60,8 @@ def make_prompt(
 
     def draw_board() -> str:
         lines = board()
-        if told := news():
-            run_in_terminal(lambda: say("\n".join(told)))
+        if arrived := news():
+            run_in_terminal(lambda: say("\n".join(arrived)))
         return printable("\n".join(lines))
 
     path = os.path.join(config.home(), _HISTORY)

@@ -14,7 +14,7 @@ from rolecall.cli.output import table
 from rolecall.errors import UsageError
 from rolecall.files.packs import packs_folder
 from rolecall.settings import config
-from rolecall.settings.settings import configured_agent
+from rolecall.settings.settings import get_agent_spec
 from rolecall.workflow import gallery
 from rolecall.workflow.places import LOCK
 from rolecall.workflow.yaml import NAME
@@ -57,7 +57,7 @@ def _copy(source: str, name: str) -> CommandResult:
     # The file does not name the configured agent, so that it follows the configuration. Only judges get another agent.
     default = settings.get("defaultAgent")
     roles, left_open = open_roles(workflow, {}), open_roles(workflow, settings)
-    adapter = configured_agent(settings, default)[0].partition(":")[0] if default else ""
+    adapter = get_agent_spec(settings, default)[0].partition(":")[0] if default else ""
     chosen = choose(workflow, roles, ready_agents(find_programs(env, Path.cwd())), default=adapter)
     chosen = {role: one for role, one in chosen.items() if one.is_second or role in left_open}
     text = text.replace(f"name: {source}\n", f"name: {name}\n", 1)

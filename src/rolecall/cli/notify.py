@@ -69,11 +69,11 @@ def send(settings: Mapping[str, Any], message: Mapping[str, Any]) -> Iterator[tu
     thread, onward = str(message.get("thread", "")), message.get("onward") or {}
     code = onward.get("code") or ("answer_thread" if message["event"] == "waits" else "show_thread")
     hint = Hint("", code, thread=thread, limit=onward.get("limit", ""))
-    page = settings.get("page") or control.running_page(config.home())
+    page = settings.get("page") or control.find_running_page(config.home())
     reason = " ".join(str(message.get("reason") or "").split())
     until = local_time(message.get("until") or 0)
-    told = {"waits": "waits for you", "limited": f"waits until {until}", "discarded": "was discarded"}
-    text = told.get(message["event"], message["event"]) + (f": {reason}" if reason else "")
+    phrases = {"waits": "waits for you", "limited": f"waits until {until}", "discarded": "was discarded"}
+    text = phrases.get(message["event"], message["event"]) + (f": {reason}" if reason else "")
     full = {
         **{key: value for key, value in message.items() if key != "onward"},
         "text": text if len(text) <= _LINE else f"{text[: _LINE - 1]}…",

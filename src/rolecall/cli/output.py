@@ -164,11 +164,11 @@ def paint(text: str, color: str) -> str:
     return Colored(f"{chr(_BEGINS[color])}{text}{chr(_END)}") if color else text
 
 
-def colored_status(status: str) -> str:
+def color_status(status: str) -> str:
     return paint(status, _STATUS_COLORS.get(status, ""))
 
 
-def colored_diff(text: str) -> str:
+def color_diff(text: str) -> str:
     """Colour the added and removed lines of a diff."""
     colors = {"+": "green", "-": "red", "@": "cyan"}
     return "\n".join(paint(line, colors.get(line[:1], "")) for line in text.split("\n"))
@@ -286,9 +286,7 @@ def table(
     for at in kept:
         columns[at] = _cut_apart(columns[at], fitting[at])
         if headings[at] in ("status", "state"):
-            columns[at] = [
-                cell if isinstance(cell, Colored) else colored_status(cell) for cell in columns[at]
-            ]
+            columns[at] = [cell if isinstance(cell, Colored) else color_status(cell) for cell in columns[at]]
     lines = []
     for row in [list(headings), *zip(*columns, strict=True)]:
         padded = []

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
-from rolecall.agents import ADAPTERS, SPOKEN
+from rolecall.agents import ADAPTERS, WITH_ARGUMENT
 from rolecall.agents.presence import check_present
 from rolecall.api import Crew, Project, Rolecall
 from rolecall.cli import CommandResult, argument, flag, repeated, verb
@@ -141,7 +141,7 @@ def _look(
     if not board.tasks:
         raise UsageError("there are no tasks", hint="`rolecall task add` adds one.")
     refuse([task for number, task in board.unknown.items() if board.is_asked_for(number)], agents)
-    return board, [board.jobs[want.id] for want in board.standing().wants]
+    return board, [board.jobs[want.id] for want in board.find_state().wants]
 
 
 def _cast(
@@ -203,7 +203,7 @@ def _hints(missing: Sequence[CastRole]) -> list[str]:
 def _propose(missing: Sequence[CastRole]) -> str:
     """Return a sentence that names the configured and installed agents that can play all of these roles."""
     settings, able = config.load(), []
-    adapters = (name for name in ADAPTERS if name not in SPOKEN)
+    adapters = (name for name in ADAPTERS if name not in WITH_ARGUMENT)
     for name in dict.fromkeys((*(settings.get("agents") or {}), *adapters)):
         try:
             for part in missing:

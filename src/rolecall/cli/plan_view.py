@@ -171,7 +171,7 @@ def view_outlook(
 ) -> CommandResult:
     """Return the preview. `agents` maps each role to its agent, or to the reason why no agent can play the role;
     `hints` say what to do about such roles."""
-    state = board.standing()
+    state = board.find_state()
     words = {number: left.word for number, left in state.left.items()}
     ahead = outlook(state.wants, done=state.done, limit=options.at_once, others=words)
 

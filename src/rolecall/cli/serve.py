@@ -155,13 +155,13 @@ def _database(options: Namespace) -> str | None:
 def _detach(options: Namespace, project: ProjectFile, url: str | None) -> CommandResult | int:
     """Start the service in its own session, and wait until it answers."""
     home = config.home()
-    if control.held_by(home) is not None:
-        raise control.running_already(home)
+    if control.find_service(home) is not None:
+        raise control.already_running_error(home)
     try:
         os.makedirs(home, exist_ok=True)
         errors = open(control.errors_path(home), "wb")  # noqa: SIM115 -- closed below, once the child has it
     except OSError as error:
-        raise control.unwritable(home, error) from error
+        raise control.start_error(home, error) from error
     taken = _check_port(project)
     read, write = os.pipe()
     # With -P, no file in the project can replace an imported module.

@@ -18,7 +18,7 @@ from rolecall.settings import config
 @verb("serve status", "show what the service is doing", "rolecall serve status")
 def show_status(_options: Namespace) -> CommandResult:
     home = config.home()
-    found = control.held_by(home)
+    found = control.find_service(home)
     if found is None:
         text = "no service is running; start one with `rolecall serve --detach`"
         return CommandResult({"running": False, "home": home}, text, code=1)
@@ -50,7 +50,7 @@ def show_status(_options: Namespace) -> CommandResult:
     flag("--finish", "let running steps finish first"),
 )
 def stop(options: Namespace) -> CommandResult:
-    found = control.held_by(config.home()) or {}
+    found = control.find_service(config.home()) or {}
     control.stop(config.home(), finish=options.finish)
     return CommandResult({"stopped": True, "pid": found.get("pid")}, "the service has stopped")
 
@@ -95,7 +95,7 @@ def _follow(options: Namespace, file: IO[str], path: str) -> None:
     was_running = True
     while True:
         # Check for a running service and a rotated log before reading the log to its end, so that no line is missed.
-        is_running, is_current = control.held_by(config.home()) is not None, False
+        is_running, is_current = control.find_service(config.home()) is not None, False
         with suppress(FileNotFoundError):
             is_current = os.stat(path).st_ino == os.fstat(file.fileno()).st_ino
         _print_lines(options, file.readlines())  # lines are always written completely

@@ -28,7 +28,7 @@ _ORDER = ("crashed", "damaged", "suspended", "waiting", "idle", "running", "queu
 )
 def status(options: Namespace) -> CommandResult:
     project = repository.nearest("rolecall.yaml", os.getcwd())
-    service = control.held_by(config.home())
+    service = control.find_service(config.home())
     with reader(options.store) as rolecall:
         workflows = rolecall.workflows()
         listing = active_threads(options, rolecall)

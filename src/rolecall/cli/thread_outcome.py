@@ -16,10 +16,10 @@ from rolecall.api import Thread
 from rolecall.cli import hints
 from rolecall.cli.arguments import in_this_store, omit_latest
 from rolecall.cli.group_view import duration
-from rolecall.cli.output import colored_status, format_of, plural, short, show, tell, word_value
+from rolecall.cli.output import color_status, format_of, plural, short, show, tell, word_value
 from rolecall.errors import Hint, RolecallError
 from rolecall.store.canonical import JsonObject
-from rolecall.threads.report import joined_text, local_time, money, reuse_total
+from rolecall.threads.report import describe_join, local_time, money, reuse_total
 from rolecall.threads.state import ENDED
 
 CODES = {"failed": 6, "suspended": 7, "waiting": 7, "killed": 8, "discarded": 9}
@@ -65,7 +65,7 @@ def show_state(
 
     def text() -> str:
         next_role = f", next: {shown['currentRole']}" if shown["currentRole"] else ""
-        line = f"{thread.id} is {colored_status(status)}"
+        line = f"{thread.id} is {color_status(status)}"
         if shown["reason"] == INTERRUPTION:
             line = f"{thread.id} was interrupted{next_role}"
         elif status in ("suspended", "waiting"):
@@ -104,7 +104,7 @@ def _word_result(options: Namespace, thread: Thread, result: JsonObject) -> Iter
     yield f"{result['role']}: {result['status']}" if result["status"] else result["role"]
     output = result["output"] if isinstance(result["output"], Mapping) else {}
     if {"members", "count", "set_aside"} <= output.keys():  # of a group
-        yield f"  {joined_text(output)}"
+        yield f"  {describe_join(output)}"
         output = {}
     for name, value in output.items():
         if name not in ("status", "$status") and value not in (None, "", [], {}):

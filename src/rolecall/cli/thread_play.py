@@ -25,7 +25,7 @@ from rolecall.errors import Conflict, RolecallError
 from rolecall.settings import config
 from rolecall.settings.settings import is_known_agent
 from rolecall.store.canonical import JsonObject
-from rolecall.threads.report import joined_text, local_time, reuse_total, reused_text
+from rolecall.threads.report import describe_join, describe_reuse, local_time, reuse_total
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import ENDED, GROUP
 from rolecall.threads.thread import Step, count_usage, sum_amounts
@@ -236,12 +236,12 @@ def step_line(step: Step) -> str:
     """Describe a finished step: number, role and status, then duration and tokens, or the origin of a reused step."""
     status = status_of(step.output) or ""
     if step.reused is not None:
-        parts = reused_text(step.reused._asdict())
+        parts = describe_reuse(step.reused._asdict())
     else:
         ms = step.payload["completed_at"] - step.payload["started_at"]
         parts = [duration(ms / 1000), *Amounts.of(step.payload.get("usage", {})).words()]
         parts += [f"reused {total}"] if (total := reuse_total(step.saved)) else []
-        status += f": {joined_text(step.output)}" if step.agent == GROUP else ""
+        status += f": {describe_join(step.output)}" if step.agent == GROUP else ""
     return f"✓ {step.number} " + " · ".join(filter(None, [step.role, status, *parts]))
 
 

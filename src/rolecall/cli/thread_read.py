@@ -22,8 +22,8 @@ from rolecall.cli.arguments import THREAD, TIMES, find_thread, in_this_store, op
 from rolecall.cli.output import (
     STORE,
     between,
-    colored_diff,
-    colored_status,
+    color_diff,
+    color_status,
     format_of,
     plural,
     printable,
@@ -72,7 +72,7 @@ def show_thread(options: Namespace) -> CommandResult:
             card["files"] = thread.file_changes(newest=_FILES_OF)
             groups = groups or thread.groups(newest=_FILES_OF)
     if card["status"] == Status.DAMAGED:
-        text = f"thread {card['thread']} is {colored_status(Status.DAMAGED)}: {card['reason']}"
+        text = f"thread {card['thread']} is {color_status(Status.DAMAGED)}: {card['reason']}"
         return CommandResult(card, text, code=4)
     return CommandResult(card, _word_card(card, groups))
 
@@ -92,7 +92,7 @@ def _word_card(card: JsonObject, groups: Iterable[JsonObject]) -> Iterator[str]:
         ("thread", card["thread"]),
         ("title", card["title"]),
         ("workflow", f"{card['name']} ({card['workflow']})"),
-        ("status", ": ".join(filter(None, (colored_status(card["status"]), card["reason"])))),
+        ("status", ": ".join(filter(None, (color_status(card["status"]), card["reason"])))),
         ("waits until", report.local_time(card["until"]) if "until" in card else ""),
         ("next role", card["currentRole"]),
         ("steps", card["steps"]),
@@ -132,7 +132,7 @@ def _word_groups(shown: Iterable[JsonObject], groups: Iterable[JsonObject]) -> I
             started = f"{len(group['members']):,} of {group['count']:,} members have been started"
             yield f"\n{group['role']}: {started}"
         else:
-            yield f"\n{group['role']} (step {group['step']}): {report.joined_text(group)}"
+            yield f"\n{group['role']} (step {group['step']}): {report.describe_join(group)}"
         rows = []
         for member in group["members"]:
             title = member.get("title") or report.member_title(member).partition(" ")[2]
@@ -157,8 +157,8 @@ def _word_groups(shown: Iterable[JsonObject], groups: Iterable[JsonObject]) -> I
 def _group_text(group: JsonObject) -> str:
     words = {"done": "done", "failed": "failed", "stopped": "stopped", "running": "running"}
     words |= {"waiting": "waiting for a person", "open": "not running"}
-    told = [f"{group[key]:,} {word}" for key, word in words.items() if group.get(key)]
-    text = f"{group['role']}: " + ", ".join([*told, f"of {group['count']:,}"] if told else ["none yet"])
+    counts = [f"{group[key]:,} {word}" for key, word in words.items() if group.get(key)]
+    text = f"{group['role']}: " + ", ".join([*counts, f"of {group['count']:,}"] if counts else ["none yet"])
     return text + (f"; the first limit ends {report.local_time(group['until'])}" if "until" in group else "")
 
 
@@ -319,7 +319,7 @@ def list_steps(options: Namespace) -> CommandResult:
             time = "reused" if "reused" in step else report.duration(step["durationMs"])
             output = step["output"]
             if step["agent"] == GROUP:
-                words = report.joined_text(output)
+                words = report.describe_join(output)
             elif isinstance(output, Mapping):  # without the status, which has its own column
                 fields = {name: output[name] for name in output if name not in ("status", "$status")}
                 words = ", ".join(f"{name}: {word_value(value)}" for name, value in fields.items())
@@ -408,7 +408,7 @@ def compare_threads(options: Namespace) -> CommandResult:
                     if "attempt" in part:
                         heading = [f"failed attempt {part['attempt']}: {part['role']}"]
                     patches.append("\n".join([*heading, part["diff"].rstrip("\n")]))
-            text = colored_diff("\n\n".join(patches) or "no file changed")
+            text = color_diff("\n\n".join(patches) or "no file changed")
             return CommandResult({"threads": threads, "parts": parts}, text)
         found = one.diff(other)
     if found["common"] is None:
@@ -425,7 +425,7 @@ def compare_threads(options: Namespace) -> CommandResult:
             lines.append("the same output")
     if not found["steps"] and not found["prompt"]:
         lines.append("and no further")
-    return CommandResult(found, colored_diff("\n".join(lines)))
+    return CommandResult(found, color_diff("\n".join(lines)))
 
 
 @verb(

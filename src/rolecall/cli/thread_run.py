@@ -292,7 +292,7 @@ def watch(options: Namespace) -> int:
                 has_explained = True
                 if thread.state.service is None:
                     tell(f"{thread.id} is {status} and no process runs it; waiting for one")
-                elif not control.held_by(config.home()):
+                elif not control.find_service(config.home()):
                     waits = "no service is running; waiting for `rolecall serve`"
                     tell(f"{thread.id} is {status} and {waits}")
             sleep(0.2)

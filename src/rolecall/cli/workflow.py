@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rolecall.api import Rolecall, reader
 from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.hints import view_problem, word_problem
-from rolecall.cli.output import STORE, colored_diff, format_of, paint, plural, table, tell, write_file
+from rolecall.cli.output import STORE, color_diff, format_of, paint, plural, table, tell, write_file
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.settings.yaml12 import Problem
@@ -302,4 +302,4 @@ def compare(options: Namespace) -> CommandResult:
         "diff": text,
     }
     summary = "\n".join(map(str, found)) or "the same"
-    return CommandResult(shown, f"{summary}\n\n{colored_diff(text)}".rstrip())
+    return CommandResult(shown, f"{summary}\n\n{color_diff(text)}".rstrip())

@@ -10,7 +10,7 @@ from typing import Any
 from rolecall.api import Rolecall, reader
 from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.asking import confirm
-from rolecall.cli.output import colored_diff, columns_of_terminal, paint, plural, table, tell
+from rolecall.cli.output import color_diff, columns_of_terminal, paint, plural, table, tell
 from rolecall.errors import UsageError
 from rolecall.files.packs import diff
 from rolecall.workflow.pack import Pin, Powers
@@ -103,7 +103,7 @@ def update(options: Namespace) -> CommandResult | int:
                 at = f", commit {one.new_pin.commit[:12]}" if one.new_pin.commit else ""
                 tell(f"{one.name}: {one.new_pin.origin}{at}")
                 difference = diff(one.here, one.offered).rstrip("\n") or "the same files"
-                tell(f"{colored_diff(difference)}\n")
+                tell(f"{color_diff(difference)}\n")
             question = f"Take {plural(len(chosen), 'workflow')} from there?"
             if not options.yes and not confirm(question, "Read the differences above, then add --yes."):
                 tell("Nothing was changed.")

@@ -71,8 +71,8 @@ class SearchState(NamedTuple):
     @property
     def search(self) -> Search:
         """The search among the versions after the oldest."""
-        told = tuple((look.version - 1, look.passed) for look in self.looks if look.version)
-        return Search(len(self.versions) - 1, self.error, told=told)
+        results = tuple((look.version - 1, look.passed) for look in self.looks if look.version)
+        return Search(len(self.versions) - 1, self.error, results=results)
 
 
 Ending = Literal["found", "not broken", "unfinished"]
@@ -239,16 +239,16 @@ class Bisection(NamedTuple):
             for cell in report.cells:
                 if cell.variant in same and cell.task in failing and cell.outcome == "passed":
                     now = next(one for one in ends.cells if (one.variant, one.task) == (oldest, cell.task))
-                    for told in compare_players(list_players([cell]), list_players([now])):
-                        found[f"{cell.task} passed in {run.id}; since then {told}"] = None
+                    for change in compare_players(list_players([cell]), list_players([now])):
+                        found[f"{cell.task} passed in {run.id}; since then {change}"] = None
         return list(found)
 
     def _tell(self, known: SearchState) -> None:
         search = known.search
         last = {**known.looks[-1]._asdict(), "name": _label(self.versions[known.looks[-1].version])}
         left = sum(chance > _UNLIKELY for chance in search.chances[:-1])
-        told = {"looks": len(known.looks), "left": left, "certainty": search.certainty, "last": last}
-        self.watch("bisect", told)
+        body = {"looks": len(known.looks), "left": left, "certainty": search.certainty, "last": last}
+        self.watch("bisect", body)
 
     def _end(self, status: Ending, reason: str, known: SearchState | None = None) -> Bisected:
         name = self.suite.books[self.suite.variants[0].name].workflow.name

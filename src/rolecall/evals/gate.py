@@ -103,11 +103,11 @@ class Early:
         is_worse = self.bases is not None and any(one.answer == "worse" for one in clear.values())
         if len(clear) < len(answers) and not is_worse:
             return ""
-        told = [
+        reasons = [
             f"{name} is {one.answer} after {one.tasks} tasks (e-value {one.e_value:.3g})"
             for name, one in clear.items()
         ]
-        return f"stopped early: {', '.join(told)}"
+        return f"stopped early: {', '.join(reasons)}"
 
     def find_answers(self, results: Sequence[Result]) -> dict[str, EarlyAnswer]:
         """Return the evidence about each variant, from results in the order in which they arrived. A task counts once

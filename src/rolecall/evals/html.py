@@ -194,10 +194,10 @@ class Figures:
             changes = {task: classify_change(pair) for task, pair in pairs.items()}
             difference = compare_rates(pairs.values())
             span = difference.interval
-            told = f"{difference.value * 100:+.0f} points"
-            told += f" ({span.low * 100:+.0f} to {span.high * 100:+.0f})" if span else ""
+            text = f"{difference.value * 100:+.0f} points"
+            text += f" ({span.low * 100:+.0f} to {span.high * 100:+.0f})" if span else ""
             bar = _draw_range(difference.value, span, self._colours[variant], low=-1, high=1)
-            row = [self._name(variant), bar + safe(told.replace("-", "−")), f"{difference.p_value:.2g}"]
+            row = [self._name(variant), bar + safe(text.replace("-", "−")), f"{difference.p_value:.2g}"]
             row += [str(sum(one == change for one in changes.values())) for change in _CHANGES]
             row += [self._compare_amount(variant, "score"), self._compare_amount(variant, "cost")]
             rows.append(row)
@@ -267,10 +267,10 @@ class Figures:
             span, rate = point.mean.interval, point.rate.interval
             whiskers = f"M{x:.1f} {down(rate.low):.1f}V{down(rate.high):.1f}"
             whiskers += f"M{across(span.low):.1f} {y:.1f}H{across(span.high):.1f}" if span else ""
-            told = f"{point.name}: {_describe_rate(point.rate)}, {show(point.mean.value)}"
+            label = f"{point.name}: {_describe_rate(point.rate)}, {show(point.mean.value)}"
             name = point.name if len(point.name) <= 20 else f"{point.name[:19]}…"
             parts.append(
-                f'<g class="{self._colours[point.name]}"><title>{self._safe(told)}</title>'
+                f'<g class="{self._colours[point.name]}"><title>{self._safe(label)}</title>'
                 f'<path class="lead" d="M{x:.1f} {y:.1f}L{right + 10} {place:.1f}h8"/>'
                 f'<path class="whisker" d="{whiskers}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="5"/>'
                 f'<circle cx="{right + 24}" cy="{place:.1f}" r="4"/>'
@@ -289,9 +289,9 @@ class Figures:
         heads = "".join(f'<th scope="col">{self._safe(name)}</th>' for name in report.variants)
         rows = []
         for task in self._tasks:
-            told = self._safe(_cut(" ".join(task.prompt.split()), _LONGEST_TITLE))
+            title = self._safe(_cut(" ".join(task.prompt.split()), _LONGEST_TITLE))
             row = "".join(self._show_cell(cells[task.id, variant]) for variant in report.variants)
-            rows.append(f'<tr><th scope="row" title="{told}">{self._safe(task.id)}</th>{row}</tr>')
+            rows.append(f'<tr><th scope="row" title="{title}">{self._safe(task.id)}</th>{row}</tr>')
         legend = "Each sign is a thread: ✓ passed, ✗ failed, ⚠ could not run or be judged and does not count."
         table = f'<thead><tr><th scope="col">task</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody>'
         box = '<div class="cells" tabindex="0" role="region" aria-label="tasks by variants">'
@@ -311,8 +311,8 @@ class Figures:
         longest = min(_LONGEST_TITLE, _MOST_TEXT // len(self._report.cells))
         for cell in shown:
             why = _cut(cell.reason, longest) if cell.outcome != "passed" else ""
-            told = f' title="{self._safe(why)}"' if why else ""
-            signs += f'<a href="{safe(self._link(cell))}"{told}>{SIGNS[cell.outcome]}</a>'
+            tooltip = f' title="{self._safe(why)}"' if why else ""
+            signs += f'<a href="{safe(self._link(cell))}"{tooltip}>{SIGNS[cell.outcome]}</a>'
         return f'<td class="{kind}">{signs}</td>'
 
     # -- what was run --

@@ -102,16 +102,16 @@ async def judge_command(stored: StoredJudge, judged: Judged, site: Site, *, canc
         try:
             if report.stat().st_size > _MOST_REPORT:
                 raise ValueError(f"it is larger than {_MOST_REPORT:,} bytes")
-            told = json.loads(report.read_text(encoding="utf-8"))
-            if not isinstance(told, dict):
+            reply = json.loads(report.read_text(encoding="utf-8"))
+            if not isinstance(reply, dict):
                 raise ValueError("it is not an object")
-            score = told.get("score", score)
+            score = reply.get("score", score)
             if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
                 raise ValueError("`score` is not a number from 0 to 1")
-            reason = str(told.get("reason") or reason)[:_MOST_REASON]
+            reason = str(reply.get("reason") or reason)[:_MOST_REASON]
         except ValueError as error:
             return Verdict(judge.name, "infrastructure", reason=f"its report cannot be used: {error}")
-        return Verdict(judge.name, outcome, float(score), reason, told.get("details"))
+        return Verdict(judge.name, outcome, float(score), reason, reply.get("details"))
 
 
 @asynccontextmanager
@@ -123,8 +123,8 @@ async def _ran(
     with scratch.folder("rolecall-judge-") as place:
         work, report, result = place / "work", place / "report.json", place / "result.json"
         await asyncio.to_thread(_lay_out, stored, judged.files, site.trees, work)
-        told = {"task": judged.task, "prompt": judged.prompt, "output": judged.output, "body": judged.body}
-        result.write_text(json.dumps(told), encoding="utf-8")
+        content = {"task": judged.task, "prompt": judged.prompt, "output": judged.output, "body": judged.body}
+        result.write_text(json.dumps(content), encoding="utf-8")
         (place / "home").mkdir()
         env = {
             "PATH": site.environment.get("PATH", os.defpath),

@@ -14,7 +14,7 @@ from rolecall.store.store import Store
 from rolecall.threads import step_files
 from rolecall.threads.state import ThreadRef
 from rolecall.threads.thread import Chain
-from rolecall.workflow.yaml import includer, read_text
+from rolecall.workflow.yaml import make_includer, read_text
 
 
 class Promoted(NamedTuple):
@@ -28,7 +28,7 @@ class Promoted(NamedTuple):
 def find_tasks_file(suite: str) -> str:
     """Return the tasks file that a suite names."""
     try:
-        document = yaml12.load(read_text(suite), source=suite, include=includer(suite))
+        document = yaml12.load(read_text(suite), source=suite, include=make_includer(suite))
     except FileNotFoundError:
         raise NotFound(f"there is no suite {suite!r}") from None
     named = document.get("tasks") if isinstance(document, dict) else None

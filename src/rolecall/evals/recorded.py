@@ -94,13 +94,13 @@ def trace(
 
     broken = _find_broken(cells, len(makeups) - 1)
     answers = _read_answers(cells, broken)
-    told = tuple((place - 1, passed) for place, passed in answers if place)
+    results = tuple((place - 1, passed) for place, passed in answers if place)
     if noise is None:
-        wrong = min(Search(len(makeups) - 1, told=told).mistakes)
+        wrong = min(Search(len(makeups) - 1, results=results).mistakes)
         wrong += sum(not passed for place, passed in answers if place == 0)
         is_doubtful = wrong or len(answers) > len(makeups)
         noise = estimate_error(wrong, len(answers)) if is_doubtful else 0.0
-    search = Search(len(makeups) - 1, noise, told=told)
+    search = Search(len(makeups) - 1, noise, results=results)
     ended = (len(makeups), len(answers), broken, search.error)
     if not broken or search.answer == search.versions:
         reason = f"{makeups[-1].run} breaks no task that {makeups[0].run} passes"

@@ -121,9 +121,9 @@ class Report:
     def describe_paid(self) -> str:
         """Return the usage of the run itself, in words."""
         paid, ms = self.paid, round(self.paid.get("minutes", 0) * 60_000)
-        told = [money(paid["cost"])] if paid.get("cost") else []
-        told += [f"{paid['tokens']:,.0f} tokens"] if paid.get("tokens") else []
-        return ", ".join([*told, *([duration(ms)] if ms else [])]) or "nothing"
+        parts = [money(paid["cost"])] if paid.get("cost") else []
+        parts += [f"{paid['tokens']:,.0f} tokens"] if paid.get("tokens") else []
+        return ", ".join([*parts, *([duration(ms)] if ms else [])]) or "nothing"
 
     def tallies(self, variant: str) -> dict[str, Tally]:
         """Return how many threads of each task have passed, and how many have a verdict."""

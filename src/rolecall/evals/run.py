@@ -168,8 +168,8 @@ class Runner:
                 while waiting and len(running) < self.at_once and not self._halt.is_set():
                     cell = waiting.popleft()
                     running[asyncio.create_task(self._play_cell(cell))] = cell
-                told = {"waiting": len(waiting), "running": len(running), "limits": dict(self.run.limits)}
-                self.watch("progress", {**told, "spent": self.spent()})
+                counts = {"waiting": len(waiting), "running": len(running), "limits": dict(self.run.limits)}
+                self.watch("progress", {**counts, "spent": self.spent()})
                 if not running:
                     break
                 ended, _ = await asyncio.wait(running, timeout=_LOOK_SECONDS, return_when="FIRST_COMPLETED")
@@ -289,7 +289,7 @@ class Runner:
             if kind == "step":
                 self._since[cell.number] = monotonic()
                 if (moved := read_thread(self.store, cell.thread)) is not None:
-                    self._used[cell.number] = used_by(self.store, moved, cell.task.fork)
+                    self._used[cell.number] = measure_usage(self.store, moved, cell.task.fork)
             self.watch("member", {"number": cell.number, "thread": cell.thread, "kind": kind, "body": body})
 
         try:
@@ -339,8 +339,8 @@ class Runner:
             return result
         return result._replace(
             head=ref.head,
-            usage=used_by(self.store, ref, cell.task.fork),
-            saved=saved_by(self.store, ref, cell.task.fork),
+            usage=measure_usage(self.store, ref, cell.task.fork),
+            saved=measure_savings(self.store, ref, cell.task.fork),
             agents=list_agents(self.store, ref),
         )
 
@@ -396,7 +396,7 @@ class Runner:
             await self._advance(None, ident, tell)
             ref = thread.find(self.store, ident)
         last = Chain(self.store, ref.head).last
-        used = self._judging[ident] = used_by(self.store, ref)
+        used = self._judging[ident] = measure_usage(self.store, ref)
         if ref.state.status != Status.COMPLETED or last is None:
             return Vote(problem=ref.state.reason or "it was interrupted", usage=used, step=ref.head)
         folders.clear(folder)
@@ -460,7 +460,7 @@ def read_judged(store: Store, ref: ThreadRef, task: str, prompt: str) -> Judged:
     return Judged(task, prompt, files, last.output, last.body, seen, ref.state.name)
 
 
-def used_by(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
+def measure_usage(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
     """Return the usage of a thread since `fork`, including failed attempts. Amounts that were not reported are left
     out."""
     used: Mapping[str, float] = views.card(store, ref).get("usage", {})
@@ -470,12 +470,12 @@ def used_by(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
     }
 
 
-def saved_by(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
+def measure_savings(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
     """Return the original usage of the steps that a thread has reused since `fork`."""
     before = _totals_at(store, fork).get("saved", {})
     saved = {
         key: value - before.get(key, 0)
-        for key, value in thread.saved_in(store, ref).items()
+        for key, value in thread.get_savings(store, ref).items()
         if key in AMOUNTS and value > before.get(key, 0)
     }
     own = takewhile(lambda step: step.id != fork, Chain(store, ref.head))

@@ -47,7 +47,7 @@ class Search:
     """The probability that the judge is wrong, or an upper bound. It must be below one half."""
     enough: float = 0.98
     """The certainty from which the search ends."""
-    told: tuple[tuple[int, bool], ...] = ()
+    results: tuple[tuple[int, bool], ...] = ()
     """The answers so far, each as a version and whether it passed."""
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Search:
         """For each version, how many answers are wrong if that version is the first bad one. The last number is for the
         case that all versions are good."""
         passes, failures_over_passes = 0, [0] * self.versions
-        for version, passed in self.told:
+        for version, passed in self.results:
             passes += passed
             failures_over_passes[version] += -1 if passed else 1
         return tuple(accumulate(failures_over_passes, initial=passes))

@@ -48,7 +48,7 @@ from rolecall.threads.casting import agent_from
 from rolecall.workflow import condition
 from rolecall.workflow.model import END, START, Edge, StoredRole, StoredWorkflow
 from rolecall.workflow.playbook import Playbook
-from rolecall.workflow.yaml import includer, read_text
+from rolecall.workflow.yaml import make_includer, read_text
 
 MOST_REPEATS = 1_000
 MOST_CELLS = 100_000
@@ -164,7 +164,7 @@ def read_suite(path: str, *, load: LoadWorkflow, missing: FindMissing) -> Suite:
     except FileNotFoundError:
         hint = "Name the YAML file of a suite; docs/evals.md shows an example."
         raise NotFound(f"there is no suite {path!r}", hint=hint) from None
-    loaded = form.load(_SuiteForm(path, load, missing), text, source=path, include=includer(path))
+    loaded = form.load(_SuiteForm(path, load, missing), text, source=path, include=make_includer(path))
     return loaded.require(f"the suite {path}")
 
 

@@ -80,7 +80,7 @@ def ask(
         raise UsageError("git is not installed", hint=hint) from None
     with child:
         try:
-            out, told = child.communicate(stdin, timeout)
+            out, err = child.communicate(stdin, timeout)
         except subprocess.TimeoutExpired:
             child.kill()
             return GitResult(-1, b"", f"it took longer than {timeout:g} seconds")
@@ -92,7 +92,7 @@ def ask(
     # the signal came before git was in a process group of its own
     if child.returncode == -SIGINT and not is_foreground:
         return ask(folder, *args, settings=settings, env=env, holding=holding, stdin=stdin, timeout=timeout)
-    said = told.decode("utf-8", "replace") or out.decode("utf-8", "replace")
+    said = err.decode("utf-8", "replace") or out.decode("utf-8", "replace")
     return GitResult(child.returncode, out, " ".join(said.split())[:1000])
 
 

@@ -106,8 +106,8 @@ class SetAside(NamedTuple):
             changed_by = [by._asdict() for by in file.changed_by]
             files.append({**file._asdict(), "hunks": list(file.hunks), "changed_by": changed_by})
         check = {"command": list(self.check.command), "output": self.check.output} if self.check else None
-        told = {"files": files, "check": check, "left": self.left}
-        return {key: value for key, value in told.items() if value}
+        fields = {"files": files, "check": check, "left": self.left}
+        return {key: value for key, value in fields.items() if value}
 
 
 Check = Callable[[], Awaitable[MergeCheck]]
@@ -219,10 +219,10 @@ def _refuse(mine: set[str], theirs: Iterable[str], folder: str) -> None:
 
 def check_ready(folder: str) -> None:
     """Raise UsageError if nothing could be merged into a folder. Call this before doing work that is to be merged."""
-    told = git.run(folder, "version").text
-    numbers = re.findall(r"\d+", told)[:2]
+    version = git.run(folder, "version").text
+    numbers = re.findall(r"\d+", version)[:2]
     if [int(number) for number in numbers] < [2, 38]:
-        raise UsageError(f"merging needs git 2.38, and this is {told}", hint="Install a newer git.")
+        raise UsageError(f"merging needs git 2.38, and this is {version}", hint="Install a newer git.")
     check_target(folder)
 
 
@@ -336,10 +336,10 @@ def _names(folder: str, *commits: str) -> list[str]:
 # -- conflicts as data --
 
 
-def _conflicts(folder: str, ours: str, theirs: str, told: bytes) -> Iterator[ConflictingFile]:
+def _conflicts(folder: str, ours: str, theirs: str, output: bytes) -> Iterator[ConflictingFile]:
     """Yield the conflicts in the output of `git merge-tree -z`, which contains a tree, the stages of each file, and
     then messages."""
-    fields = [os.fsdecode(field) for field in told.split(b"\0")]
+    fields = [os.fsdecode(field) for field in output.split(b"\0")]
     tree, end = fields[0], fields.index("")
     paths = dict.fromkeys(record.partition("\t")[2] for record in fields[1:end])
     kinds: dict[str, tuple[str, str]] = {}

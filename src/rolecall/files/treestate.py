@@ -23,7 +23,7 @@ from rolecall.files.tree import find_top
 from rolecall.settings.repository import root_around
 
 MOST_ENTRIES = 200_000
-MOST_TOLD = 100
+MOST_LISTED = 100
 
 Mark = tuple[str, tuple[int, ...]]
 """Git's status of an entry, followed by its mode, size and time. The latter are empty if the entry no longer exists."""
@@ -83,8 +83,8 @@ def changes(before: FolderState, after: FolderState) -> list[str]:
 def shorten(found: list[str], more: int = 0) -> list[str]:
     """Return the first 100 of some changes, followed by the number of the others, including `more` that are not in the
     list."""
-    more += max(0, len(found) - MOST_TOLD)
-    return [*found[:MOST_TOLD], *([f"and {more:,} more"] if more else [])]
+    more += max(0, len(found) - MOST_LISTED)
+    return [*found[:MOST_LISTED], *([f"and {more:,} more"] if more else [])]
 
 
 def differences(before: FolderState, after: FolderState) -> Iterator[tuple[str, str]]:

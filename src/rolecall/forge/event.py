@@ -140,22 +140,24 @@ def _read_github(job: Job, payload: JsonObject) -> ForgeEvent:
 def _read_gitlab(job: Job, payload: JsonObject) -> ForgeEvent:
     """Read an event on GitLab, which starts no pipeline for a comment or an issue. A webhook triggers one and passes
     the event on."""
-    told = job.variables
-    event = ForgeEvent(f"run-{job.run}", target=told.get("CI_DEFAULT_BRANCH", ""))
+    variables = job.variables
+    event = ForgeEvent(f"run-{job.run}", target=variables.get("CI_DEFAULT_BRANCH", ""))
     if not payload:
         if job.event not in _NEEDS_RIGHTS:
-            person = Person(told.get("GITLAB_USER_LOGIN", ""), told.get("GITLAB_USER_ID", ""))
+            person = Person(variables.get("GITLAB_USER_LOGIN", ""), variables.get("GITLAB_USER_ID", ""))
             event = event._replace(by=person)
-        if number := told.get("CI_MERGE_REQUEST_IID"):
-            source, ours = (told.get(f"CI_MERGE_REQUEST_{which}PROJECT_ID") for which in ("SOURCE_", ""))
+        if number := variables.get("CI_MERGE_REQUEST_IID"):
+            source, ours = (variables.get(f"CI_MERGE_REQUEST_{which}PROJECT_ID") for which in ("SOURCE_", ""))
             is_ours = source == ours  # otherwise the branch belongs to a fork
             return event._replace(
                 subject=Subject("change", int(number)),
-                task=_join(told.get("CI_MERGE_REQUEST_TITLE", ""), told.get("CI_MERGE_REQUEST_DESCRIPTION")),
-                target=told.get("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "") if is_ours else event.target,
+                task=_join(
+                    variables.get("CI_MERGE_REQUEST_TITLE", ""), variables.get("CI_MERGE_REQUEST_DESCRIPTION")
+                ),
+                target=variables.get("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "") if is_ours else event.target,
             )
-        branch = told.get("CI_COMMIT_BRANCH") or event.target
-        return event._replace(task=told.get("CI_COMMIT_MESSAGE", "").strip(), target=branch)
+        branch = variables.get("CI_COMMIT_BRANCH") or event.target
+        return event._replace(task=variables.get("CI_COMMIT_MESSAGE", "").strip(), target=branch)
     kind, about = payload["object_kind"], payload["object_attributes"]
     event = event._replace(by=Person(str(payload["user"]["username"]), str(payload["user"]["id"])))
     if kind == "note":

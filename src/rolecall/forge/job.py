@@ -217,11 +217,11 @@ class _Run:
             return record
         saved_at, run = time.monotonic(), thread.run(agent=self.options.agent)
         try:
-            for told in run:
-                self.watch(thread, told)
-                if told.kind == "limited" and told.body["until"] / 1000 - time.time() > _LONGEST_WAIT:
+            for event in run:
+                self.watch(thread, event)
+                if event.kind == "limited" and event.body["until"] / 1000 - time.time() > _LONGEST_WAIT:
                     run.stop()
-                if told.kind == "step" and time.monotonic() - saved_at > _PAUSE:
+                if event.kind == "step" and time.monotonic() - saved_at > _PAUSE:
                     record, saved_at = self._save(rolecall, thread, record), time.monotonic()
         except KeyboardInterrupt:  # the job was cancelled, or has run out of time
             run.stop()
@@ -279,8 +279,8 @@ class _Run:
         )
         if self.job.outputs:
             with open(self.job.outputs, "a", encoding="utf-8") as file:
-                told = (done.thread, done.status, done.branch, done.request)
-                file.writelines(f"{name}={value}\n" for name, value in zip(_OUTPUTS, told, strict=True))
+                values = (done.thread, done.status, done.branch, done.request)
+                file.writelines(f"{name}={value}\n" for name, value in zip(_OUTPUTS, values, strict=True))
         return done
 
     def _publish(self, thread: Thread, record: SavedThread) -> tuple[str, str]:

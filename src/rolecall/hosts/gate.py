@@ -142,7 +142,7 @@ def _refuse_by_capability(
         plain = [word for word in words_of if not word.startswith("-")]
         names = (" ".join(plain[:count]) for count in (3, 2, 1))
         if verb := next((one for one in names if one in verbs.VERBS), ""):
-            done, action = verbs.named_action(verb, partial(_is_given, words_of))
+            done, action = verbs.find_action(verb, partial(_is_given, words_of))
             actions.append((f"rolecall {done}", action.classes, action.is_for_lead or action.is_door))
     for tool, classes, is_for_lead in actions:
         if is_for_lead and (is_agent or restrictions(words)):

@@ -1,6 +1,6 @@
 """Installs Rolecall in Claude Code, Codex and OpenCode, and uninstalls it again.
 
-Each host module lists the pieces it needs (`pieces`), all made from one `HostSetup`. No record is kept between
+Each host module lists the entries it needs (`list_entries`), all made from one `HostSetup`. No record is kept between
 installing and uninstalling. Each of our own files has a line with a hash, which reveals a file that was edited by hand
 and must be kept. In a JSON or TOML file shared with others, our part is a named member, or an entry that starts our
 command. `plan_install` and `plan_removal` only read, and return changes; `file_change` shows and makes the changes.
@@ -57,15 +57,15 @@ class Items(NamedTuple):
     """A function that returns whether somebody's own entry contains our command; only they can remove it."""
 
 
-Piece: TypeAlias = OwnFile | FileMember | Items
+Entry: TypeAlias = OwnFile | FileMember | Items
 
 
 class Wiring(NamedTuple):
     """Everything that we install in a host."""
 
-    pieces: Sequence[Piece]
+    entries: Sequence[Entry]
     sweeps: Sequence[str] = ()
-    """Glob patterns for our own files, to find those that `pieces` no longer names."""
+    """Glob patterns for our own files, to find those that `entries` no longer names."""
     root: str = ""
     """The folder that no link is allowed to lead out of; empty if links can lead anywhere."""
 
@@ -79,7 +79,7 @@ def host_module(host: str) -> Any:
 
 def wiring_of(host: str, setup: HostSetup) -> Wiring:
     module = host_module(host)
-    return Wiring(module.pieces(setup), module.sweeps(setup), setup.project)
+    return Wiring(module.list_entries(setup), module.sweeps(setup), setup.project)
 
 
 # -- planning: only reads files --
@@ -97,7 +97,7 @@ def plan_removal(wiring: Wiring, *, force: bool = False) -> list[FileChange]:
 
 
 def is_present(wiring: Wiring) -> bool:
-    """Return whether any of our pieces is installed in the host, as far as the host's files are readable."""
+    """Return whether any of our entries is installed in the host, as far as the host's files are readable."""
     changes, _ = _plan(wiring, is_removal=True, force=False)
     return any(change.is_change or change.note for change in changes)
 
@@ -119,15 +119,15 @@ def _plan_or_refuse(wiring: Wiring, *, is_removal: bool, force: bool) -> list[Fi
 
 
 def _plan(wiring: Wiring, *, is_removal: bool, force: bool) -> tuple[list[FileChange], list[RolecallError]]:
-    by_path: dict[str, list[Piece]] = {}
-    for piece in wiring.pieces:
-        by_path.setdefault(piece.path, []).append(piece)
+    by_path: dict[str, list[Entry]] = {}
+    for entry in wiring.entries:
+        by_path.setdefault(entry.path, []).append(entry)
     changes: list[FileChange] = []
     refusals: list[RolecallError] = []
-    for path, pieces in by_path.items():
+    for path, entries in by_path.items():
         try:
             before = file_change.read_text(path)
-            if isinstance(own := pieces[0], OwnFile):
+            if isinstance(own := entries[0], OwnFile):
                 after, note = _edit_own_file(before, None if is_removal else own, force=force)
                 changes.append(_change(path, before, after, note))
             elif before is None and is_removal:
@@ -135,9 +135,9 @@ def _plan(wiring: Wiring, *, is_removal: bool, force: bool) -> tuple[list[FileCh
             else:
                 document = parse(path, before)
                 notes = [
-                    _edit(document, piece, is_removal=is_removal, force=force)
-                    for piece in pieces
-                    if not isinstance(piece, OwnFile)
+                    _edit(document, entry, is_removal=is_removal, force=force)
+                    for entry in entries
+                    if not isinstance(entry, OwnFile)
                 ]
                 after = _dump(path, document, before)
                 changes.append(_change(path, before, after, "; ".join(filter(None, notes))))
@@ -200,37 +200,37 @@ def _dump(path: str, document: Any, before: str | None) -> str | None:
     return f"{text}\n" if document else None
 
 
-def _edit(document: Any, piece: FileMember | Items, *, is_removal: bool, force: bool) -> str:
-    """Put a piece into a document or remove it, and return a note of what stays."""
-    there, name = _find(document, piece.keys), ".".join(piece.keys)
-    if isinstance(piece, FileMember):
-        is_ours = there is not None and piece.is_ours(there)
+def _edit(document: Any, entry: FileMember | Items, *, is_removal: bool, force: bool) -> str:
+    """Put an entry into a document or remove it, and return a note of what stays."""
+    there, name = _find(document, entry.keys), ".".join(entry.keys)
+    if isinstance(entry, FileMember):
+        is_ours = there is not None and entry.is_ours(there)
         if is_removal and is_ours:
-            _delete(document, piece.keys)
+            _delete(document, entry.keys)
         elif is_ours:
-            there.update({key: value for key, value in piece.value.items() if there.get(key) != value})
+            there.update({key: value for key, value in entry.value.items() if there.get(key) != value})
         elif not is_removal and there is not None and not force:
             hint = Hint("Rename it, or replace it", "force")
-            raise UsageError(f"{piece.path}: {name} exists and is not Rolecall's", hint=hint)
+            raise UsageError(f"{entry.path}: {name} exists and is not Rolecall's", hint=hint)
         elif not is_removal:
-            _set(document, piece, dict(piece.value))
+            _set(document, entry, dict(entry.value))
         return ""
 
     if not is_removal and not isinstance(there, list | None):
-        raise UsageError(f"{piece.path}: {name} is not an array", hint="Correct the file.")
+        raise UsageError(f"{entry.path}: {name} is not an array", hint="Correct the file.")
     # Entries keep their positions, because Codex uses a hook's position to remember whether the user trusts the hook.
     before = there if isinstance(there, list) else []
-    items, fresh = [], [] if is_removal else list(piece.items)
+    items, fresh = [], [] if is_removal else list(entry.items)
     for item in before:
-        if not piece.is_ours(item):
+        if not entry.is_ours(item):
             items.append(item)
         elif fresh:
             items.append(fresh.pop(0))
     if items or fresh:
-        _set(document, piece, [*items, *fresh])
+        _set(document, entry, [*items, *fresh])
     elif before:
-        _delete(document, piece.keys)
-    is_mixed = is_removal and any(map(piece.has_ours, items))
+        _delete(document, entry.keys)
+    is_mixed = is_removal and any(map(entry.has_ours, items))
     return f"an entry of {name} has ours among others' and stays" if is_mixed else ""
 
 
@@ -242,14 +242,14 @@ def _find(document: Any, keys: Sequence[str]) -> Any:
     return document
 
 
-def _set(document: Any, piece: FileMember | Items, value: Any, depth: int = 0) -> None:
-    """Set the value of a piece, and create missing objects on the path to that value."""
+def _set(document: Any, entry: FileMember | Items, value: Any, depth: int = 0) -> None:
+    """Set the value of an entry, and create missing objects on the path to that value."""
     if not isinstance(document, MutableMapping):
-        where = ".".join(piece.keys[:depth]) or "the document"
-        raise UsageError(f"{piece.path}: {where} is not an object", hint="Correct the file and try again.")
-    first, *rest = piece.keys[depth:]
+        where = ".".join(entry.keys[:depth]) or "the document"
+        raise UsageError(f"{entry.path}: {where} is not an object", hint="Correct the file and try again.")
+    first, *rest = entry.keys[depth:]
     if rest and first in document:
-        _set(document[first], piece, value, depth + 1)
+        _set(document[first], entry, value, depth + 1)
     else:
         for key in reversed(rest):
             value = {key: value}
@@ -283,19 +283,19 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
 
 
-def _edit_own_file(text: str | None, piece: OwnFile | None, *, force: bool) -> tuple[str | None, str]:
-    """Return the new text of a file, which is None if the file is removed (without `piece`), and a note."""
+def _edit_own_file(text: str | None, entry: OwnFile | None, *, force: bool) -> tuple[str | None, str]:
+    """Return the new text of a file, which is None if the file is removed (without `entry`), and a note."""
     wanted = None
-    if piece:
-        comment = "//" if piece.path.endswith(".js") else "#"
-        head = "---\n" if piece.text.startswith("---\n") else ""
-        wanted = f"{head}{comment} {_SIGNATURE}{_digest(piece.text)}\n{piece.text.removeprefix(head)}"
+    if entry:
+        comment = "//" if entry.path.endswith(".js") else "#"
+        head = "---\n" if entry.text.startswith("---\n") else ""
+        wanted = f"{head}{comment} {_SIGNATURE}{_digest(entry.text)}\n{entry.text.removeprefix(head)}"
     is_signed = text is not None and _SIGNED.search(text) is not None
-    if text is None or text == wanted or is_unchanged(text) or (force and (piece or is_signed)):
+    if text is None or text == wanted or is_unchanged(text) or (force and (entry or is_signed)):
         return wanted, ""
     if is_signed:
-        return text, f"changed by hand, so it stays; --force {'replaces' if piece else 'removes'} it"
-    if piece is None:
+        return text, f"changed by hand, so it stays; --force {'replaces' if entry else 'removes'} it"
+    if entry is None:
         return text, ""
     hint = Hint("Rename it, or replace it", "force")
-    raise UsageError(f"{piece.path}: this file exists and is not Rolecall's", hint=hint)
+    raise UsageError(f"{entry.path}: this file exists and is not Rolecall's", hint=hint)

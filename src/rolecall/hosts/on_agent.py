@@ -121,13 +121,13 @@ def _advise_resumed(
     if rules and "no_file_edit" in rules.capabilities:
         # Such an agent does not touch files, so it is judged by the files that its report names.
         known |= filenames.find_names([prior.get("last_message", "")], tree)
-    files = filenames.named_by_tasks([task], tree) if task else known
+    files = filenames.find_names_in_tasks([task], tree) if task else known
     others = [
         resume.Touch(entry.get("agent_id", ""), frozenset(entry["files_touched"]), entry["stopped_at"])
         for entry in entries
         if entry.get("stopped_at") and entry.get("files_touched") and entry is not prior
     ]
-    if changed := filenames.changed_since(project, known | files, ended):
+    if changed := filenames.find_changed_since(project, known | files, ended):
         others.append(resume.Touch("somebody else", changed, _LATER))
     decision = resume.decide(
         agent=who.agent,

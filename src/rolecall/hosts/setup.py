@@ -3,8 +3,8 @@
 A host's `install` module has
 
     TITLE, PROGRAM           the host's name for people, and its program: "Claude Code", "claude"
-    pieces(setup)            everything to be installed, as pieces of `installation.py`
-    sweeps(setup)            glob patterns for our own files, to find those that `pieces` no longer names
+    list_entries(setup)      everything to be installed, as entries of `installation.py`
+    sweeps(setup)            glob patterns for our own files, to find those that `list_entries` no longer names
     roots(setup)             folders that existed before the installation, and stay even if they become empty
     next_steps(setup)        what the person still has to do, one sentence for each step
     commands(setup)          the commands that are currently in the files, for `doctor`

@@ -34,11 +34,11 @@ def read_command(command: str, cwd: str) -> Seen:
     shell = _Shell(cwd)
     shell.read(command)
     if "apply_patch" in command:
-        shell.write(patched_files(command))
+        shell.write(find_patched_files(command))
     return Seen(tuple(dict.fromkeys(shell.writes)), tuple(shell.reads), tuple(shell.calls))
 
 
-def patched_files(text: str) -> list[str]:
+def find_patched_files(text: str) -> list[str]:
     """Return the files that a patch for `apply_patch` names, as in `*** Update File: PATH`."""
     return re.findall(r"(?m)^\*\*\* (?:(?:Add|Update|Delete) File|Move to):[ \t]*(\S[^\r\n]*)", text)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rolecall.hosts.event import HostToolCall
-from rolecall.hosts.shell_writes import patched_files as patched_files
+from rolecall.hosts.shell_writes import find_patched_files as find_patched_files
 from rolecall.hosts.shell_writes import read_command
 from rolecall.settings.capabilities import FILES, SHELL, SHELL_WRITES
 from rolecall.store.lazy import Module
@@ -71,7 +71,7 @@ def guess(tool: str, arguments: JsonObject, cwd: str) -> HostToolCall:
             if isinstance(command, str):
                 return shell(tool, command, cwd)
         if name in _PATCH_KEYS and isinstance(value, str) and "*** " in value:
-            paths += patched_files(value)
+            paths += find_patched_files(value)
     fields = list(_walk(arguments))
     paths += [value for key, value in fields if _is_path(key, value)]
     for at, path in enumerate(paths):  # links and `..` are not resolved

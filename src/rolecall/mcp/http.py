@@ -79,8 +79,8 @@ def _make_app(toolbox: McpToolbox, instructions: str, *, host: str) -> ASGIApp:
         loop = lowlevel.current_token()
 
         def report(fields: JsonObject) -> None:
-            told = (fields["progress"], fields.get("total"), fields["message"])
-            from_thread.run(context.session.report_progress, *told, token=loop)
+            progress = (fields["progress"], fields.get("total"), fields["message"])
+            from_thread.run(context.session.report_progress, *progress, token=loop)
 
         caller = Caller(report)
         try:

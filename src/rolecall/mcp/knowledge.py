@@ -12,13 +12,13 @@ from threading import Lock
 
 from rolecall import api
 from rolecall.errors import UsageError
-from rolecall.mcp.tools import Caller, McpOutput, ToolContext, checked_tool, flag, text, whole
+from rolecall.mcp.tools import Caller, McpOutput, ToolContext, flag, make_tool, text, whole
 from rolecall.settings.capabilities import FILES
 
 _LONGEST_PASSAGE = 3_000
 _LONGEST_REPLY = 24_000
 """The maximum number of characters in all passages of a reply together, about 6,000 tokens."""
-_TOLD = 20
+_MOST_REPORTS = 20
 """The maximum number of progress reports from one sync."""
 _NAMED = 20
 """The maximum number of files that the reply of a sync names."""
@@ -73,7 +73,7 @@ def sync(place: ToolContext, caller: Caller, /, rebuild: bool = False) -> McpOut
     def check(done: int, total: int) -> None:
         if caller.is_set:
             raise UsageError("the sync was cancelled, and the index is as it was before")
-        if done * _TOLD // total != (done - 1) * _TOLD // total:
+        if done * _MOST_REPORTS // total != (done - 1) * _MOST_REPORTS // total:
             caller.tell("indexing", done=done, total=total)
 
     notes: list[str] = []
@@ -91,7 +91,7 @@ def sync(place: ToolContext, caller: Caller, /, rebuild: bool = False) -> McpOut
 
 
 TOOLS = (
-    checked_tool(
+    make_tool(
         "knowledge_query",
         query,
         "Search this repository's code and documents by meaning and by words: a question, a name from the code, or an"
@@ -102,7 +102,7 @@ TOOLS = (
             "path": text("Only files that match, as in a .gitignore: docs/, *.py."),
         },
     ),
-    checked_tool(
+    make_tool(
         "knowledge_init",
         init,
         "Write a knowledge.yaml for this repository, which says what is indexed. Then knowledge_sync.",
@@ -110,7 +110,7 @@ TOOLS = (
         effect="adds",
         classes=FILES,
     ),
-    checked_tool(
+    make_tool(
         "knowledge_sync",
         sync,
         "Index the files of this repository that have changed since the last time, for knowledge_query.",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rolecall.api import Project
-from rolecall.mcp.tools import Caller, McpOutput, McpTool, ToolContext, checked_tool, flag, text, texts
+from rolecall.mcp.tools import Caller, McpOutput, McpTool, ToolContext, flag, make_tool, text, texts
 from rolecall.nexus.note_name import CATEGORIES
 from rolecall.settings.capabilities import FILES
 
@@ -17,7 +17,7 @@ def _tool(name: str, verb: Callable[..., McpOutput], *about: Any, **more: Any) -
     def run(place: ToolContext, _caller: Caller, /, **arguments: Any) -> McpOutput:
         return verb(Project(place.project), **arguments)
 
-    return checked_tool(name, run, *about, **more)
+    return make_tool(name, run, *about, **more)
 
 
 def _read(place: ToolContext, _caller: Caller, /, name: str) -> McpOutput:
@@ -56,7 +56,7 @@ TOOLS = (
         {},
         notes_reads=True,
     ),
-    checked_tool(
+    make_tool(
         "memory_read",
         _read,
         "Read a note. The read is counted.",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolecall.mcp.tools import McpTool, checked_tool, flag, text, whole
+from rolecall.mcp.tools import McpTool, flag, make_tool, text, whole
 
 
 def _tool(name: str, run: str, *about: Any, **more: Any) -> McpTool:
-    return checked_tool(name, ("rolecall.mcp.thread_verbs", run), *about, **more)
+    return make_tool(name, ("rolecall.mcp.thread_verbs", run), *about, **more)
 
 
 _THREAD = {"thread": text("Id of the thread, or an unambiguous part of it.")}

@@ -170,7 +170,7 @@ class McpTool(NamedTuple):
         return {"readOnlyHint": reads, **more, "openWorldHint": self.reaches_out}
 
 
-def checked_tool(
+def make_tool(
     name: str,
     run: Run | tuple[str, str],
     description: str,

@@ -105,7 +105,7 @@ def find_names(texts: Iterable[str], tree: ProjectFiles) -> frozenset[str]:
     return frozenset(canonical(path, tree.root) for path in found)
 
 
-def named_by_tasks(tasks: Iterable[Task], tree: ProjectFiles) -> frozenset[str]:
+def find_names_in_tasks(tasks: Iterable[Task], tree: ProjectFiles) -> frozenset[str]:
     """Return the files named in the texts of tasks."""
     fields = ("title", "context", "approach", "acceptance")
     return find_names([task.get(field, "") for task in tasks for field in fields], tree)
@@ -117,22 +117,22 @@ def canonical(path: str, root: str) -> str:
     return os.path.relpath(real, root) if real.startswith(os.path.join(root, "")) else real
 
 
-def changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
+def find_changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
     """Return the files that were written or removed after a time (RFC 3339)."""
     try:
         last = datetime.fromisoformat(at.upper()).timestamp()
     except ValueError:
         return frozenset()
     names = islice(sorted(files), _MOST_MATCHES)
-    return frozenset(name for name in names if _changed_at(os.path.join(root, name)) > last)
+    return frozenset(name for name in names if _read_change_time(os.path.join(root, name)) > last)
 
 
-def _changed_at(path: str) -> float:
+def _read_change_time(path: str) -> float:
     try:
         return os.stat(path).st_mtime
     except OSError:  # the file is missing, so its folder was changed
         folder = os.path.dirname(path)
-        return _changed_at(folder) if folder not in ("", path) else 0
+        return _read_change_time(folder) if folder not in ("", path) else 0
 
 
 def _path(word: str, root: str) -> str:

@@ -215,6 +215,6 @@ def merge(project: Folder, first: str, second: str, *, into: str | None = None) 
     }
 
 
-def configured_thresholds() -> Thresholds:
+def load_thresholds() -> Thresholds:
     """Read the thresholds from the configuration."""
     return Thresholds(**settings.memory_thresholds(config.load()))

@@ -207,7 +207,7 @@ def save_tasks(project: Folder, file: TaskFile, *, longer_than: TaskFile | None 
     remember(path, stamp, file, lines)
 
 
-def encoded_tasks(project: Folder, file: TaskFile) -> Sequence[bytes]:
+def encode_tasks(project: Folder, file: TaskFile) -> Sequence[bytes]:
     """Return the loaded tasks as entries of a JSON list, in parts. A large file is encoded only once."""
     path = project_paths.state(project, project_paths.TASKS)
     known = _known.get(path)

@@ -254,7 +254,7 @@ def task_list_json(project: Folder) -> bytes:
     if file is None:
         return to_json({"exists": False})
     goal, summary = to_json(file.goal), to_json(overview.summarize(file.tasks))
-    tasks = state.encoded_tasks(project, file)
+    tasks = state.encode_tasks(project, file)
     return b"".join([b'{"goal":', goal, b',"tasks":[', *tasks, b'],"summary":', summary, b"}"])
 
 

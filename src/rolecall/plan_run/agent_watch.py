@@ -12,7 +12,7 @@ from rolecall.api import Project, Rolecall, Thread
 from rolecall.errors import RolecallError
 from rolecall.nexus.filenames import canonical
 from rolecall.nexus.resume import Touch
-from rolecall.plan_run.past import Past, instance_id, moment, touched_files
+from rolecall.plan_run.past import Past, instance_id, list_touched_files, moment
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.thread import Step
 
@@ -58,7 +58,7 @@ class AgentWatch:
                 continue
             steps += [(ident, step) for step in thread.steps if not step.role.startswith("$")]
             if not thread.has_ended:  # it keeps the sessions in which its roles should start
-                lent += [(told.get("step", ""), ident) for told in thread.state.sessions.values()]
+                lent += [(session.get("step", ""), ident) for session in thread.state.sessions.values()]
         for ident, step in sorted(steps, key=lambda one: one[1].payload["completed_at"]):
             self.past.add(ident, step)
         for step_id, ident in lent:
@@ -105,7 +105,7 @@ class AgentWatch:
         """Record a step, and return the files that another task has touched in the meantime. `is_apart` says that the
         task has a folder of its own, so that no other task touches its files."""
         instance = self.past.add(ident, step)
-        files, at = touched_files(step), moment(step.payload["completed_at"])
+        files, at = list_touched_files(step), moment(step.payload["completed_at"])
         self._active.setdefault(ident, {}).setdefault(instance.id, step.role)
         for agent in self._active.pop(ident):
             if agent == instance.id:

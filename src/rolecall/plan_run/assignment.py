@@ -71,7 +71,7 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFi
                 checks.setdefault(dep, []).append(task["id"])
 
     def files(of: Iterable[Task]) -> frozenset[str]:
-        return filenames.named_by_tasks((task for task in of if writes(_owner(task, catalog))), tree)
+        return filenames.find_names_in_tasks((task for task in of if writes(_owner(task, catalog))), tree)
 
     jobs: dict[float, TaskJob] = {}
     for task in known:
@@ -83,7 +83,7 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFi
                 Players((agent.id,), pair.checker),
                 pair.reason,
                 files([task]),
-                filenames.named_by_tasks([task], tree),
+                filenames.find_names_in_tasks([task], tree),
                 is_assumed=not task.get("owner"),
             )
         else:

@@ -51,7 +51,7 @@ class LeftTask(NamedTuple):
     """What the task's work conflicts with, as data."""
 
 
-class BoardStanding(NamedTuple):
+class BoardState(NamedTuple):
     wants: list[Want]
     left: dict[float, LeftTask]
     done: set[float]
@@ -135,7 +135,7 @@ class TaskBoard:
 
     # -- judging tasks --
 
-    def standing(self, running: Collection[float] = ()) -> BoardStanding:
+    def find_state(self, running: Collection[float] = ()) -> BoardState:
         """Return the state of all tasks except those in `running`."""
         redone = {work: number for number, run in self._open_runs() for work in run.redoes}
         left = dict(self.left)
@@ -157,7 +157,7 @@ class TaskBoard:
                     unsettled.append(task)
                 else:
                     left[number] = stands
-        return BoardStanding(wants, left, done, unsettled)
+        return BoardState(wants, left, done, unsettled)
 
     def _open_runs(self) -> list[tuple[float, TaskRun]]:
         return [

@@ -29,7 +29,7 @@ _LATER = "9999"
 class FirstSession(NamedTuple):
     """The session in which a role's first turn starts."""
 
-    told: Mapping[str, str]
+    record: Mapping[str, str]
     """The session, in the engine's format."""
     instance: Instance | None = None
     """The instance that the session continues; None for a new session."""
@@ -78,7 +78,7 @@ class Opening:
             ),
             folder=self.project.folder,
             agent=self.agent,
-            sessions={role: session.told for role, session in sessions.items()},
+            sessions={role: session.record for role, session in sessions.items()},
             also=lambda ident, _draft: self.board.plan(job.task, ident),
         )
         for session in sessions.values():
@@ -108,7 +108,7 @@ class Opening:
             tree = filenames.ProjectFiles(self.project.folder)
             read = known.files | filenames.find_names([step.body, str(summary)], tree)
             known = known._replace(files=read)
-            changed = filenames.changed_since(self.project.folder, read & files, known.at)
+            changed = filenames.find_changed_since(self.project.folder, read & files, known.at)
             others = [*others, *([Touch("somebody", changed, _LATER)] if changed else [])]
         decision = resume.decide(
             agent=role,
@@ -125,9 +125,9 @@ class Opening:
         # A task with the policy `resume` is resumed without a further check; for any other task, the engine checks the
         # files once more.
         is_asked = decision.must_reread and policy != resume.RESUME and writes(agent)
-        told = {"thread": prior.thread, "step": prior.step, "tier": "bounded" if is_asked else "persistent"}
-        told["why"] = decision.reasons[-1].removeprefix("resumed: ")
-        return FirstSession(told, prior, decision.must_reread)
+        record = {"thread": prior.thread, "step": prior.step, "tier": "bounded" if is_asked else "persistent"}
+        record["why"] = decision.reasons[-1].removeprefix("resumed: ")
+        return FirstSession(record, prior, decision.must_reread)
 
     def _result(self, task: Task) -> brief.TaskResult:
         """Return the result of the work itself, without the verdict of the check that it has passed."""

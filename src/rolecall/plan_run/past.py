@@ -50,7 +50,7 @@ class Past:
         session = str(step.payload.get("session", ""))
         ident = self.instance_of(step.agent, session) or instance_id(thread, step.number)
         before = self._instances.get(ident)
-        own = touched_files(step)
+        own = list_touched_files(step)
         self._touched[thread] = self.files_of(thread) | own
         at = moment(step.payload["completed_at"])
         if before is None or at >= before.at:
@@ -115,7 +115,7 @@ def instance_id(thread: str, number: int) -> str:
     return f"{thread}:{number}"
 
 
-def touched_files(step: Step) -> frozenset[str]:
+def list_touched_files(step: Step) -> frozenset[str]:
     """Return the files of a step: those that the agent was seen to write, and those that it reported."""
     output = step.output
     reported = output.get("files", ()) if isinstance(output, dict) else ()

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from rolecall.api import Rolecall, Thread
 from rolecall.errors import Hint
 from rolecall.plan_run.board import BLOCKED, COMPLETED, FAILED, NEVER, SET_ASIDE, STOPPED, WAITING, TaskBoard
-from rolecall.plan_run.past import touched_files
-from rolecall.plan_run.schedule import hopeless, reasons
+from rolecall.plan_run.past import list_touched_files
+from rolecall.plan_run.schedule import explain_hopeless, reasons
 from rolecall.plan_run.taskflow import PERSON
 from rolecall.store.canonical import JsonObject
 from rolecall.workflow.route import status_of
@@ -54,10 +54,10 @@ def rows(
     remarks: Mapping[float, Sequence[str]],
 ) -> list[Row]:
     """Return one row for each task, except those in `without`, which were done before."""
-    stands = board.standing()
+    stands = board.find_state()
     words = {number: left.word for number, left in stands.left.items()}
     blocked = reasons(stands.wants, done=stands.done, running={}, limit=limit, others=words)
-    never = hopeless(stands.wants, known={*stands.done, *words})
+    never = explain_hopeless(stands.wants, known={*stands.done, *words})
     found = []
     for number, task in board.tasks.items():
         if number in without:
@@ -88,7 +88,7 @@ def rows(
                 verdict=(status_of(spoken[0].output) or "") if spoken else "",
                 tokens=int(totals.get("tokens", 0)),
                 cost=float(totals.get("cost", 0)),
-                files=tuple(sorted({file for step in spoken for file in touched_files(step)})),
+                files=tuple(sorted({file for step in spoken for file in list_touched_files(step)})),
             )
         if run and thread and status in (WAITING, FAILED):
             again = Hint("Run it again", "run_tasks", task=(*run.redoes, number))

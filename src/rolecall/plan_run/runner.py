@@ -22,7 +22,7 @@ from rolecall.plan_run.agent_watch import AgentWatch
 from rolecall.plan_run.assignment import TaskJob
 from rolecall.plan_run.board import COMPLETED, FAILED, SET_ASIDE, STOPPED, WAITING, LeftTask, TaskBoard
 from rolecall.plan_run.opening import Opening
-from rolecall.plan_run.past import touched_files
+from rolecall.plan_run.past import list_touched_files
 from rolecall.plan_run.report import Row
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.state import ENDED
@@ -93,21 +93,21 @@ class PlanRunner:
         while True:
             self.board.read()
             if not self.cancel.is_set():
-                stands = self.board.standing(self._running)
+                stands = self.board.find_state(self._running)
                 for task in stands.unsettled:  # their threads completed outside this run
                     run = self.board.run_of(task)
                     thread = self.rolecall.thread_if_any(run.thread) if run else None
                     if thread and (left := await self._merge(thread)):
                         self.board.left[task["id"]] = left
-                        told = {"thread": thread.id, "status": left.status, "reason": left.reason}
+                        body = {"thread": thread.id, "status": left.status, "reason": left.reason}
                     else:
                         self._remark(task["id"], *self.board.settle(task))
-                        told = {"status": COMPLETED, "reason": "its thread is done"}
-                    self.tell("settled", task["id"], told)
+                        body = {"status": COMPLETED, "reason": "its thread is done"}
+                    self.tell("settled", task["id"], body)
                 if stands.unsettled:
-                    stands = self.board.standing(self._running)
+                    stands = self.board.find_state(self._running)
                 wanted = {want.id: want for want in stands.wants}
-                now = schedule.startable(
+                now = schedule.choose_startable(
                     stands.wants, done=stands.done, running=self._files, limit=self.limit
                 )
                 for number in now.start:
@@ -212,7 +212,11 @@ class PlanRunner:
         thread = self.board.begun(job.task)
         if thread is None:
             thread, session = self._opening.begin(job)
-            who = {"owner": job.players.owner, "checker": job.players.checker, "session": dict(session.told)}
+            who = {
+                "owner": job.players.owner,
+                "checker": job.players.checker,
+                "session": dict(session.record),
+            }
             self.tell("begun", job.id, {"thread": thread.id, "title": job.task["title"], **who})
             worktree = thread.state.folders.get("worktree")
             if worktree and (count := worktree.omitted):
@@ -239,7 +243,7 @@ class PlanRunner:
                 self._remark(job.id, overlap.text)
                 other = next(number for number in overlap.tasks if number != job.id)
                 self.remarks.setdefault(other, []).append(overlap.text)
-            self._files[job.id] |= touched_files(step)  # tasks that start later avoid these files
+            self._files[job.id] |= list_touched_files(step)  # tasks that start later avoid these files
             self._judge(job, step)
         self.tell(kind, job.id, {"thread": thread.id, **body})
 

@@ -32,7 +32,7 @@ class NextTasks(NamedTuple):
     """The tasks that could start now if they did not write a file that another task writes."""
 
 
-def startable(
+def choose_startable(
     wants: Sequence[Want], *, done: Collection[float], running: Mapping[float, frozenset[str]], limit: int
 ) -> NextTasks:
     """Choose the tasks to start alongside those in `running`, which maps each running task to its files."""
@@ -68,8 +68,8 @@ def reasons(
 
     `others` maps the tasks that are not ours to start to a phrase about each, such as `is Lead's`.
     """
-    now = startable(wants, done=done, running=running, limit=limit)
-    never = hopeless(wants, known={*done, *others})
+    now = choose_startable(wants, done=done, running=running, limit=limit)
+    never = explain_hopeless(wants, known={*done, *others})
     found = {}
     for want in wants:
         if want.id in running or want.id in now.start:
@@ -89,7 +89,7 @@ def reasons(
     return found
 
 
-def hopeless(wants: Sequence[Want], *, known: Collection[float]) -> dict[float, str]:
+def explain_hopeless(wants: Sequence[Want], *, known: Collection[float]) -> dict[float, str]:
     """Return why tasks can never begin. `known` are the tasks that are done, or that others could do."""
     left = {want.id: want for want in wants}
     followers: dict[float, list[float]] = {}
@@ -165,7 +165,7 @@ def outlook(
     finished, left = set(done), {want.id: want for want in wants}
     waves: list[tuple[float, ...]] = []
     clashes: dict[float, Clash] = {}
-    while (now := startable([*left.values()], done=finished, running={}, limit=limit)).start:
+    while (now := choose_startable([*left.values()], done=finished, running={}, limit=limit)).start:
         waves.append(now.start)
         clashes.update(now.clashes)
         finished.update(now.start)

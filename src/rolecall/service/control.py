@@ -66,7 +66,7 @@ def note_page(home: str, address: str) -> None:
         json.dump({"address": address, "holder": holder.me("web")}, file)
 
 
-def running_page(home: str) -> str:
+def find_running_page(home: str) -> str:
     """Return the address of the page that is running in this home, or an empty string if none is."""
     try:
         with open(page_path(home), encoding="utf-8") as file:
@@ -94,12 +94,12 @@ class Lock:
             self._path = lock_path(home)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise unwritable(home, error) from error
+            raise start_error(home, error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(self._file)
-            raise running_already(home) from error
+            raise already_running_error(home) from error
         os.ftruncate(self._file, 0)
         known = {**holder.process(os.getpid()), "store": config.without_password(store)}
         os.pwrite(self._file, json.dumps(known).encode(), 0)
@@ -116,22 +116,22 @@ class Lock:
         os.close(self._file)
 
 
-def running_already(home: str) -> Conflict:
-    found = held_by(home)
+def already_running_error(home: str) -> Conflict:
+    found = find_service(home)
     process = holder.describe(found) if found else "a process that is just starting or ending"
     return Conflict(
         f"the service of {home} is running already: {process}", hint=Hint("See or stop it", "manage_service")
     )
 
 
-def unwritable(home: str, error: OSError) -> StorageError:
+def start_error(home: str, error: OSError) -> StorageError:
     return StorageError(
         f"the service cannot be started in {home}: {error.strerror}",
         hint="Set ROLECALL_HOME to a folder that the service can write to.",
     )
 
 
-def held_by(home: str) -> JsonObject | None:
+def find_service(home: str) -> JsonObject | None:
     """Return the process of a home's service, with its store's address (without password), or None."""
     try:
         with open(lock_path(home), encoding="utf-8") as file:
@@ -143,7 +143,7 @@ def held_by(home: str) -> JsonObject | None:
 
 def serves(home: str, url: str | None) -> bool:
     """Return whether a service of this home serves the store at `url`, or the configured store if `url` is None."""
-    found = held_by(home)
+    found = find_service(home)
     return found is not None and found.get("store") == config.without_password(config.full_store_address(url))
 
 
@@ -201,7 +201,7 @@ def ask(home: str, question: JsonObject) -> JsonObject:
 
 def stop(home: str, *, finish: bool) -> None:
     """Stop the service and wait until its process has ended."""
-    held, pipe = held_by(home), connect(home)
+    held, pipe = find_service(home), connect(home)
     if pipe is None:
         raise NotFound(
             f"no service is running in {home}",

@@ -175,8 +175,8 @@ def admit(store: Store, one: Waiting, *, now: int, call: MeteredCall | None = No
     def enter(draft: Draft, ref: ThreadRef) -> ThreadState:
         slot = {"since": now, **({"member": True} if one.is_member else {})}
         draft.move(thread.slot_name(one.workflow, one.thread), None, state=slot)
-        told = {"queued_at": one.since, "waited_ms": max(0, now - one.since), **BY_SERVICE}
-        draft.event(one.thread, "started", told)
+        body = {"queued_at": one.since, "waited_ms": max(0, now - one.since), **BY_SERVICE}
+        draft.event(one.thread, "started", body)
         if call is not None:
             _count(store, draft, call, now)
         place = ref.state.service and ref.state.service._replace(admitted_at=now)

@@ -19,7 +19,7 @@ _LONGEST = 4_000
 _NO_SERVICE = (
     "The thread is waiting for a service, but none is running. Start one with `rolecall serve --detach`."
 )
-_TOLD_BY_THREAD = (0, 6, 7, 8, 9)
+_EXPLAINED_CODES = (0, 6, 7, 8, 9)
 """Exit codes of `thread run` after which the thread's own state says how the run ended."""
 
 
@@ -112,7 +112,7 @@ class ThreadRunner:
             try:
                 if self._end(ident):
                     self._start(ident, folder)
-                elif code not in _TOLD_BY_THREAD:
+                elif code not in _EXPLAINED_CODES:
                     self._note_problem(ident, said or f"rolecall thread run ended with {code}")
             except OSError as error:
                 self._note_problem(ident, f"It could not be run: {error}")

@@ -1,7 +1,7 @@
 """Steps in their own processes, from the service's side: start a process, read its notes, end it, report how it ended.
 
 Each step has a process to itself while it runs. A process whose step succeeded takes another step later; a process that
-was told to end, or whose step failed, does not. The caller decides what the end of a step means for the thread. Nothing
+is ending, or whose step failed, does not. The caller decides what the end of a step means for the thread. Nothing
 here depends on queues or policies, so a fleet uses the same code.
 """
 
@@ -62,8 +62,8 @@ class Worker:
     def __init__(self, zygote: Zygote, limits: WorkerLimits) -> None:
         self.limits = limits
         self.pid = 0
-        self.is_told_to_end = False
-        """Whether the worker was told to end. The signal might not have arrived yet."""
+        self.is_stopping = False
+        """Whether the worker was asked to end. The signal might not have arrived yet."""
         self.notes = 0
         """How many notes of the current step have arrived."""
         self._zygote = zygote
@@ -103,7 +103,7 @@ class Worker:
     @property
     def can_go_on(self) -> bool:
         """Whether the worker can take another step: its last one succeeded and released the thread."""
-        return self._report == {} and not (self._has_lease or self.is_told_to_end or self.has_ended)
+        return self._report == {} and not (self._has_lease or self.is_stopping or self.has_ended)
 
     def stop(self, *, grace: float = GRACE) -> None:
         """Ask the worker to stop, and kill it if it does not stop within `grace` seconds."""
@@ -113,12 +113,12 @@ class Worker:
             await asyncio.sleep(grace)
             self.kill()
 
-        self.is_told_to_end = True
+        self.is_stopping = True
         if self._ending is None:
             self._ending = asyncio.create_task(end())
 
     def kill(self) -> None:
-        self.is_told_to_end = True
+        self.is_stopping = True
         self._zygote.signal(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class Workers:
                 self._put_back(worker)
             if ended.report is not None:
                 return ended
-            if is_new or worker.notes or worker.is_told_to_end:
+            if is_new or worker.notes or worker.is_stopping:
                 break  # otherwise the worker died before reading the order
         # End only processes that this service started: another machine on this host might have the thread by now.
         await end_leftovers(add_mark(self._environ, order.thread)[RUN_VARIABLE])

@@ -22,7 +22,7 @@ the job."""
 _RUNNER_FILES = ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STATE", "GITHUB_STEP_SUMMARY")
 """The variables that name files with which a step changes the environment, path and outputs of later steps. Agents do
 not get these variables either."""
-_TOLD = ("CI_MERGE_REQUEST_", "CI_COMMIT_", "CI_DEFAULT_BRANCH", "GITLAB_USER_")
+_EVENT_VARIABLES = ("CI_MERGE_REQUEST_", "CI_COMMIT_", "CI_DEFAULT_BRANCH", "GITLAB_USER_")
 """The prefixes of GitLab's variables about the event."""
 _FOLDER = "/tmp/rolecall-ci"  # noqa: S108 -- has to be the same on every runner; the folders in it are private
 
@@ -92,7 +92,7 @@ def read_job(environ: Mapping[str, str] = os.environ) -> Job:
             run=need("CI_PIPELINE_ID"),
             address=environ.get("CI_JOB_URL", ""),
             folder=folder,
-            variables={name: environ[name] for name in environ if name.startswith(_TOLD)},
+            variables={name: environ[name] for name in environ if name.startswith(_EVENT_VARIABLES)},
         )
     else:
         raise UsageError(

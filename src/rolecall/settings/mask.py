@@ -152,8 +152,8 @@ class Stream:
         self._mask = mask
         self._held = ""
 
-    def feed(self, piece: str) -> str:
-        text = self._held + piece
+    def feed(self, chunk: str) -> str:
+        text = self._held + chunk
         at = self._mask.certain(text)
         self._held = text[at:]
         return self._mask.text(text[:at])

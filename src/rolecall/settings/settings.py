@@ -431,7 +431,7 @@ def agent_for(
     return str(chosen)
 
 
-def configured_agent(settings: Settings, alias: str) -> tuple[str, JsonObject]:
+def get_agent_spec(settings: Settings, alias: str) -> tuple[str, JsonObject]:
     """Return the spec and the options of an alias. Any other name is its own spec.
 
     `{adapter: claude, model: …}` is an adapter with options, and `{command, args}` an external agent. The agents of uwf

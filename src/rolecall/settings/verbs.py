@@ -88,7 +88,7 @@ def check_verb(
 ) -> None:
     """Raise an error if the role of this process is not allowed to perform the actions of a command with the given
     options."""
-    name, action = named_action(verb, is_given)
+    name, action = find_action(verb, is_given)
     if action.is_for_lead:
         check_lead(restrictions, name)
     check_allowed(restrictions, name, action.classes)
@@ -99,7 +99,7 @@ def check_verb(
         )
 
 
-def named_action(verb: str, is_given: Callable[[str], object]) -> tuple[str, Action]:
+def find_action(verb: str, is_given: Callable[[str], object]) -> tuple[str, Action]:
     """Return the action of a command with the given options, and its name with the option that decides. Only the lead
     may use a command that is not in the table."""
     for (name, option), action in OPTIONS.items():

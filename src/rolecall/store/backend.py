@@ -302,7 +302,7 @@ def collision(record: NodeRecord, sha256: bytes | None) -> Collision:
     return Collision(message, node=record.id, hint=hint)
 
 
-def stored_object(text: str, what: str) -> JsonObject:
+def parse_stored_object(text: str, what: str) -> JsonObject:
     """Parse the JSON object stored with a ref or an event. Raise `Damaged` if the text is anything else."""
     with suppress(TypeError, ValueError):
         if isinstance(value := json.loads(text), dict):

@@ -77,10 +77,10 @@ def parse(data: bytes, path: Path, make: Callable[..., Any]) -> Any:
     try:
         return make(**json.loads(data))
     except (ValueError, TypeError) as exc:
-        raise damaged_file(path, f"{exc}: {data[:40]!r}") from exc
+        raise damaged_file_error(path, f"{exc}: {data[:40]!r}") from exc
 
 
-def damaged_file(path: Path, reason: str) -> Damaged:
+def damaged_file_error(path: Path, reason: str) -> Damaged:
     return Damaged(
         f"{path} is damaged: {reason}",
         hint="The file was not changed. Correct or restore it, then run the command again.",

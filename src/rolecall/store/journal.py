@@ -149,7 +149,7 @@ def read_journal(root: Path) -> Journal | None:
     try:
         return Journal(root, **json.loads(data))
     except (ValueError, TypeError) as exc:
-        raise disk.damaged_file(path, str(exc)) from exc
+        raise disk.damaged_file_error(path, str(exc)) from exc
 
 
 def instant(root: Path) -> tuple[bytes | None, bytes | None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.store.backend import is_time
-from rolecall.store.disk import damaged_file, read
+from rolecall.store.disk import damaged_file_error, read
 from rolecall.store.ids import is_node_id, is_thread_id
 from rolecall.store.lazy import Module
 
@@ -45,7 +45,7 @@ def read_map(path: Path) -> dict[str, str]:
     try:
         text = data.decode()
     except UnicodeDecodeError as exc:
-        raise damaged_file(path, f"line {data.count(10, 0, exc.start) + 1} is not UTF-8") from exc
+        raise damaged_file_error(path, f"line {data.count(10, 0, exc.start) + 1} is not UTF-8") from exc
     found: dict[str, str] = {}
     for line in text.splitlines():
         match = _ENTRY.fullmatch(line.rstrip())
@@ -61,15 +61,15 @@ def read_map(path: Path) -> dict[str, str]:
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
         number = mark.line + 1 if mark else 1
-        raise damaged_file(path, f"line {number}: {getattr(exc, 'problem', exc)}") from exc
+        raise damaged_file_error(path, f"line {number}: {getattr(exc, 'problem', exc)}") from exc
     if top is None:
         return {}
     if not isinstance(top, yaml.MappingNode):
-        raise damaged_file(path, "line 1: it is not a map from name to node id")
+        raise damaged_file_error(path, "line 1: it is not a map from name to node id")
     found = {}
     for key, value in top.value:
         if not isinstance(key, yaml.ScalarNode) or not is_node_id(str(value.value)):
-            raise damaged_file(path, f"line {key.start_mark.line + 1}: it is not a name with a node id")
+            raise damaged_file_error(path, f"line {key.start_mark.line + 1}: it is not a name with a node id")
         found[key.value] = value.value
     return found
 

@@ -67,7 +67,7 @@ class RefView:
         file, key = self._shared_place(name)
         if not file:
             return own
-        target = self._listed_target(file, key)
+        target = self._find_listed_target(file, key)
         if target is None:  # the last history line decides, unless our own file has that ending or is newer
             endings = self._endings().get(key) if file == THREADS else None
             if not endings:
@@ -112,7 +112,7 @@ class RefView:
             return THREADS, key
         return (self._registry, key) if kind == "workflow" and key else ("", "")
 
-    def _listed_target(self, file: str, key: str) -> str | None:
+    def _find_listed_target(self, file: str, key: str) -> str | None:
         edits = self.journal.entries.get(file, {})
         return edits[key] if key in edits else self._map(file).get(key)
 
@@ -189,7 +189,9 @@ class RefView:
             ref = self.ref(name) if file else None
             if ref is None or ref.target is None or (file == THREADS and ref.state.get("status") in REASON):
                 continue
-            if self._listed_target(file, key) is None:  # the predecessor might have overwritten the entry
+            if (
+                self._find_listed_target(file, key) is None
+            ):  # the predecessor might have overwritten the entry
                 yield f"{file}: {key} is missing; its next move puts it back"
 
     # -- planning --

@@ -21,7 +21,7 @@ from rolecall.store.backend import (
     Size,
     StoredEvent,
     conflict,
-    stored_object,
+    parse_stored_object,
 )
 from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import NODE_ID_LENGTH
@@ -198,7 +198,7 @@ class SqlTables:
             (*values, after, _NO_LIMIT if limit is None else limit),
         )
         return [
-            StoredEvent(seq, name, kind, stored_object(body, f"event {seq}"), at)
+            StoredEvent(seq, name, kind, parse_stored_object(body, f"event {seq}"), at)
             for seq, name, kind, body, at in rows
         ]
 
@@ -237,7 +237,7 @@ def _record(row: Row) -> NodeRecord:
 
 def _ref(row: Row) -> Ref:
     name, target, state, version, updated = row
-    return Ref(name, target, stored_object(state, f"ref {name!r}"), version, updated)
+    return Ref(name, target, parse_stored_object(state, f"ref {name!r}"), version, updated)
 
 
 def _json(value: JsonObject) -> str:

@@ -160,7 +160,7 @@ class Store:
 
     def has(self, node: str) -> bool:
         """Return whether a node is stored. Raise `Damaged` if its content differs from what was stored."""
-        record = self.backend.record(_checked_id(node))
+        record = self.backend.record(_check_id(node))
         if record is not None:
             check(record)
         return record is not None
@@ -191,7 +191,7 @@ class Store:
 
     def of_type(self, type_id: str) -> Iterator[str]:
         """Yield the ids of the nodes of one type, oldest first."""
-        return self.backend.ids_of_type(_checked_id(type_id))
+        return self.backend.ids_of_type(_check_id(type_id))
 
     def walk(
         self,
@@ -222,7 +222,7 @@ class Store:
                     waiting.append(number)
                     referrers.append(referrer)
 
-        enqueue((_checked_id(node) for node in start), -1)
+        enqueue((_check_id(node) for node in start), -1)
         visited = 0
         while waiting:
             page = [(waiting.popleft(), referrers.popleft()) for _ in range(min(len(waiting), _FETCH))]
@@ -252,7 +252,7 @@ class Store:
             return known
         schema: Any = META_SCHEMA if type_id == META else _BUILTIN_SCHEMAS.get(type_id)
         if schema is None:
-            record = self.backend.record(_checked_id(type_id))
+            record = self.backend.record(_check_id(type_id))
             if record is None:
                 raise missing_type(type_id)
             check(record)
@@ -278,7 +278,7 @@ class Store:
 
     def record(self, node: str) -> NodeRecord:
         """Return a node as it is stored, unchecked, for verification and export."""
-        record = self.backend.record(_checked_id(node))
+        record = self.backend.record(_check_id(node))
         if record is None:
             raise NotFound(f"node {node} is not in the store", hint=Hint("See what is", "list_nodes"))
         return record
@@ -347,7 +347,7 @@ class Draft:
 
     def put(self, type_id: str, payload: Any) -> str:
         """Add one node and return its id."""
-        kind = self._types.get(type_id) or self.store.type(_checked_id(type_id))
+        kind = self._types.get(type_id) or self.store.type(_check_id(type_id))
         # Encode the payload first, which finds values without a canonical form before the validator sees them.
         data = canonical.encode(payload)
         if misfits := kind.misfits(payload):
@@ -400,17 +400,17 @@ class Draft:
         """Add a compare-and-swap. If both `target` and `state` are None, the ref is removed. `at` is the time of a
         copied move."""
         if target is not None:
-            _checked_id(target)
+            _check_id(target)
         version = expected.version if expected else 0
-        self._moves.append(Move(checked_name(name), version, target, state, at))
+        self._moves.append(Move(check_ref_name(name), version, target, state, at))
 
     def bump(self, name: str) -> None:
         """Increase the version of a ref, if the ref exists, so that readers who compare versions notice it."""
-        self._bumps.append(checked_name(name))
+        self._bumps.append(check_ref_name(name))
 
     def set_fact(self, name: str, state: JsonObject) -> None:
         """Write the state of a ref without a target, whatever its state was before."""
-        self._facts.append(Fact(checked_name(name), state))
+        self._facts.append(Fact(check_ref_name(name), state))
 
     def event(self, stream: str, kind: str, body: JsonObject, *, at: int | None = None) -> None:
         self._events.append(NewEvent(stream, kind, body, at))
@@ -494,7 +494,7 @@ def copy_json(value: Any) -> Any:
     return [copy_json(item) for item in value] if type(value) is list else value
 
 
-def _checked_id(node: str) -> str:
+def _check_id(node: str) -> str:
     if not is_node_id(node):
         raise UsageError(
             f"{node!r} is not a node id", hint="An id has 13 characters of 0-9 and A-Z without I, L, O, U."
@@ -505,7 +505,7 @@ def _checked_id(node: str) -> str:
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@._$-")
 
 
-def checked_name(name: str) -> str:
+def check_ref_name(name: str) -> str:
     """Return a ref's name if it is valid. Raise `UsageError` otherwise."""
     segments = name.split("/")
     if len(name) > 200 or not all(

@@ -431,14 +431,14 @@ class Attempt:
             return
         if sent.reason:
             self.remark(f"the thread stays on this machine: {sent.reason}")
-        draft, told = self.store.draft(), {"bytes": sent.size, "ms": sent.ms, "reason": sent.reason}
+        draft, body = self.store.draft(), {"bytes": sent.size, "ms": sent.ms, "reason": sent.reason}
         try:
             if self._ref is not None:
                 # A process that has lost the thread must not report the state of the thread's files.
                 self.look_again()
                 self._add_note(draft, self.previous, self.note)
             self._shared.add(draft, sent)
-            draft.event(self.thread, "files_sent", told)
+            draft.event(self.thread, "files_sent", body)
             # The commit is durable, because the store must know the newest state of a folder.
             *noted, moved = draft.commit(durable=True)
         except Conflict:  # the answer is recorded next, as a failed attempt of this process
@@ -446,7 +446,7 @@ class Attempt:
         if noted:
             self._ref = NoteRef(self.note, self.previous, noted[0])
         self._shared.mark(moved)
-        self.watch("files_sent", told)
+        self.watch("files_sent", body)
 
     async def find_parts(self, setup: Setup, cast: Cast) -> None:
         """Find what the answer depends on. Call this once the prompt and the files are known."""
@@ -646,7 +646,7 @@ class Attempt:
 
     def put_context(self, draft: Draft) -> dict[str, Any]:
         """Return the fields that steps and failed attempts share, and add the nodes of these fields to `draft`."""
-        note, told = self.note, None
+        note, prompt = self.note, None
         if self._prompt is not None:
             parts: list[JsonObject] = []
             for part in self._prompt.parts:
@@ -656,9 +656,9 @@ class Attempt:
                 else:
                     is_long = len(text) > _LITERAL
                     parts.append({"text": draft.put_text(text)} if is_long else {"literal": text})
-            told = draft.put_as(thread.PROMPT_SCHEMA, {"parts": parts})
+            prompt = draft.put_as(thread.PROMPT_SCHEMA, {"parts": parts})
         return {
-            "prompt": told,
+            "prompt": prompt,
             "edge_prompt": self.instruction,
             "detail": draft.put_as(thread.DETAIL_SCHEMA, note.detail) if note.detail else None,
             "session": note.session,

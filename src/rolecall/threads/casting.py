@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rolecall.agents import ADAPTERS, SPOKEN, add_tools, make, parse_argument, resolve
-from rolecall.agents.confinement import configured_layers
+from rolecall.agents import ADAPTERS, WITH_ARGUMENT, add_tools, make, parse_argument, resolve
+from rolecall.agents.confinement import find_allowed_layers
 from rolecall.agents.presence import check_present
 from rolecall.errors import RolecallError, UsageError
 from rolecall.settings import config
@@ -18,7 +18,7 @@ from rolecall.settings.settings import (
     OUTSIDE,
     Settings,
     agent_for,
-    configured_agent,
+    get_agent_spec,
     has_effects,
     tier_model,
     unknown_agent,
@@ -54,7 +54,7 @@ def cast(
     if book.workflow.roles[role].may_start_threads and hasattr(made.agent, "mcp"):
         made = made._replace(agent=add_tools(made.agent, environment or config.environment()))
     if made.name != HUMAN:
-        layers = layers or partial(configured_layers, environment)
+        layers = layers or partial(find_allowed_layers, environment)
         check_role(made.name, made.agent, book.workflow, role, layers=layers, names_role=names_role)
     return made
 
@@ -84,10 +84,10 @@ def _make(
         return Cast(name, agent, getattr(agent, "effects", "") == OUTSIDE)
     if bound is None:
         name = agent_for(settings, workflow=book.workflow.name, role=role, named=named, override=override)
-        spec, options = configured_agent(settings, name)
+        spec, options = get_agent_spec(settings, name)
     elif "spec" not in bound:
         name = bound["name"]
-        spec, options = configured_agent(settings, name)
+        spec, options = get_agent_spec(settings, name)
     else:
         name, spec = bound["name"], bound["spec"]
         entry = (settings.get("agents") or {}).get(name)
@@ -100,7 +100,7 @@ def _make(
     if kind not in ADAPTERS:
         raise unknown_agent(settings, name, (*ADAPTERS, HUMAN))
     model = tier_model(settings, (name, kind), tier) if tier else ""
-    if model and (kind == "acp" or kind not in SPOKEN):
+    if model and (kind == "acp" or kind not in WITH_ARGUMENT):
         options = {"model": model, **options}  # the agent's own entry and spec take precedence
     if kind == "builtin":
         written = {**options, **parse_argument("builtin", argument)}
@@ -131,7 +131,7 @@ def assign(book: Playbook, agents: Mapping[str, str], folder: str) -> Playbook:
     return book._replace(bound={**book.bound, **named})
 
 
-def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
+def find_unusable(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
     """Return the roles without a usable agent, each with the error that explains why."""
     settings, found = config.load(), list[tuple[str, RolecallError]]()
     for role, played in players(book):
@@ -157,7 +157,7 @@ def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallErr
 
 def refuse_miscast(book: Playbook, override: str | None) -> None:
     """Raise an error if any role has no usable agent, before other roles incur costs."""
-    for _, error in miscast(book, override):
+    for _, error in find_unusable(book, override):
         raise error
 
 
@@ -201,7 +201,7 @@ def binder(
                 name = agent_for(
                     settings, workflow=book.workflow.name, role=role, named=agent, override=chosen
                 )
-                spec, options = configured_agent(settings, name)
+                spec, options = get_agent_spec(settings, name)
             except UsageError:
                 if chosen is not None:
                     raise

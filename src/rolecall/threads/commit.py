@@ -13,7 +13,7 @@ from rolecall.threads import thread
 from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.key import key_name, key_of
 from rolecall.threads.lifecycle import queue_again, refuse_running
-from rolecall.threads.loaded_thread import LoadedThread, next_of, way_on
+from rolecall.threads.loaded_thread import LoadedThread, next_of, route_after
 from rolecall.threads.setup import HUMAN, Setup
 from rolecall.threads.state import Onward, Status, ThreadRef, ThreadState, move, read_thread
 from rolecall.threads.storable import drop_empty
@@ -96,7 +96,7 @@ def put_step(
     attempt.look_again()
     mask, loaded, note = attempt.mask, attempt.loaded, attempt.note
     output, body = mask.value(result.output), mask.text(result.body)
-    onward = way_on(loaded, attempt.role, output, body, is_new=True)
+    onward = route_after(loaded, attempt.role, output, body, is_new=True)
     if result.step:
         return result.step, onward
 
@@ -113,7 +113,7 @@ def put_step(
         attempt.started_at = now  # no agent has worked on this step
     used = result.used or thread.count_usage(note.usage, ms=now - attempt.started_at)
     children = filter(None, (read_thread(attempt.store, child) for child in note.children))
-    saved = result.saved or thread.sum_amounts(thread.saved_in(attempt.store, child) for child in children)
+    saved = result.saved or thread.sum_amounts(thread.get_savings(attempt.store, child) for child in children)
     fields = {
         "start": loaded.chain.start.id,
         "prev": loaded.chain.head if loaded.last else None,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rolecall.agents.confinement import configured_layers, private_places
+from rolecall.agents.confinement import find_allowed_layers, private_places
 from rolecall.agents.presence import check_present
 from rolecall.errors import ExtractError, RolecallError, UsageError
 from rolecall.files.tree import Trees
@@ -25,7 +25,7 @@ from rolecall.store import holder
 from rolecall.store.canonical import JsonObject
 from rolecall.store.lazy import Module
 from rolecall.store.store import Store
-from rolecall.threads.casting import binder, cast, cast_stand_in
+from rolecall.threads.casting import cast, cast_stand_in, binder
 from rolecall.threads.engine import Engine
 from rolecall.threads.setup import Cast, Recalled, Watch
 from rolecall.workflow import registry
@@ -108,7 +108,7 @@ def engine(
         find_workflow=find_workflow,
         trees=trees_of(store, is_shared=shares_trees(settings)) if keeps_trees(settings) else None,
         work=config.work_folder(),
-        layers=partial(configured_layers, environment),
+        layers=partial(find_allowed_layers, environment),
         private=private_places(store.backend.address, environment),
         cache=config.cache_folder(),
         recall=recall,

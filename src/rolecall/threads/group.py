@@ -1,4 +1,4 @@
-"""Decide what a group does next. The decision is a pure function of the members' `Standing` and the arguments of
+"""Decide what a group does next. The decision is a pure function of the members' `GroupProgress` and the arguments of
 `plan`.
 
 `members.py` starts, runs and stops the members as decided, and joins their results.
@@ -69,7 +69,7 @@ def events_of(state: ThreadState, kind: str, body: JsonObject) -> Iterator[tuple
 
 
 @dataclass
-class Standing:
+class GroupProgress:
     """The state of a group's members. Its size depends on the number of unfinished members, not on the size of the
     group."""
 
@@ -113,8 +113,8 @@ class Standing:
             self.reason = reason
         if is_new and len(self.first) < ALIKE:
             # A reason begins with the role, which differs between members of a team.
-            told = _VARYING.sub("#", reason.partition(": ")[2] or reason)
-            self.first.append(told if fate is Fate.FAILED else "")
+            cause = _VARYING.sub("#", reason.partition(": ")[2] or reason)
+            self.first.append(cause if fate is Fate.FAILED else "")
 
     @property
     def has_unstarted(self) -> bool:
@@ -132,11 +132,11 @@ class Standing:
         return {key: value for key, value in asdict(self).items() if value}
 
 
-def load_standing(stored: JsonObject) -> Standing:
+def load_progress(stored: JsonObject) -> GroupProgress:
     known = dict(stored)
     for key in ("open", "waits", "short"):
         known[key] = {int(number): amounts for number, amounts in stored.get(key, {}).items()}
-    return Standing(**known)
+    return GroupProgress(**known)
 
 
 class Decision(NamedTuple):
@@ -152,7 +152,7 @@ class Decision(NamedTuple):
 
 def plan(
     group: Group,
-    standing: Standing,
+    progress: GroupProgress,
     *,
     now: int,
     deadline: int | None = None,
@@ -162,37 +162,37 @@ def plan(
 ) -> Decision:
     """Decide what comes next. `limits` are the parent's limits, and `used` are the amounts that the parent itself has
     used. `own` returns the limits of a member's role."""
-    if not (standing.open or standing.waits or standing.short or standing.has_unstarted):
+    if not (progress.open or progress.waits or progress.short or progress.has_unstarted):
         return Decision(join=True)
     if deadline is not None and now >= deadline:
         return Decision(stop=f"the group's deadline of {group.deadline:g} minutes has passed", join=True)
-    if group.join == "first" and standing.done:
+    if group.join == "first" and progress.done:
         return Decision(stop="another member was the first to be done", join=True)
-    if group.on_failure == "stop" and standing.failed:
-        return Decision(stop=f"another member has failed: {standing.reason}", join=True)
-    if standing.fails_alike and standing.has_unstarted:
-        told = f"the first {ALIKE} members failed for the same reason: {standing.reason}"
-        return Decision() if standing.open else Decision(suspend=told)
-    if standing.lacks:
-        return Decision() if standing.open else _lack(standing.lacks)
+    if group.on_failure == "stop" and progress.failed:
+        return Decision(stop=f"another member has failed: {progress.reason}", join=True)
+    if progress.fails_alike and progress.has_unstarted:
+        reason = f"the first {ALIKE} members failed for the same reason: {progress.reason}"
+        return Decision() if progress.open else Decision(suspend=reason)
+    if progress.lacks:
+        return Decision() if progress.open else _lack(progress.lacks)
 
-    room = max(0, group.at_once - len(standing.open))
-    last = min(standing.count, standing.next + room - 1)
-    todo = [*standing.short, *range(standing.next, last + 1)][:room]
+    room = max(0, group.at_once - len(progress.open))
+    last = min(progress.count, progress.next + room - 1)
+    todo = [*progress.short, *range(progress.next, last + 1)][:room]
     left = {
-        key: limit - (used or {}).get(key, 0) - standing.total(key) for key, limit in (limits or {}).items()
+        key: limit - (used or {}).get(key, 0) - progress.total(key) for key, limit in (limits or {}).items()
     }
     start: dict[int, Amounts] = {}
     for place, number in enumerate(todo):
         lacks = next((key for key, amount in left.items() if amount < (key in _WHOLE or 1e-6)), "")
         if lacks:
-            return Decision(start, lacks=lacks) if standing.open or start else _lack(lacks)
+            return Decision(start, lacks=lacks) if progress.open or start else _lack(lacks)
         granted = {}
         for key, amount in left.items():
             share = min(amount, own(number).get(key, amount / (len(todo) - place)))
             share = max(1, share // 1) if key in _WHOLE else round(share, 6)
             left[key] = amount - share
-            granted[key] = standing.short.get(number, {}).get(key, 0) + share
+            granted[key] = progress.short.get(number, {}).get(key, 0) + share
         start[number] = granted
     return Decision(start)
 

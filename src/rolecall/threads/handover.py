@@ -275,10 +275,10 @@ def _note_merge(
     found."""
     draft, noted = store.draft(), folder._replace(set_aside={})
     if isinstance(result, SetAside):
-        told = {"branch": result.branch, "reason": result.reason}
-        draft.event(ref.id, "folder_set_aside", told)
+        details = {"branch": result.branch, "reason": result.reason}
+        draft.event(ref.id, "folder_set_aside", details)
         files = [{"path": file.path, "message": file.message} for file in result.files]
-        noted = folder._replace(set_aside={**told, "conflict": {"files": files}})
+        noted = folder._replace(set_aside={**details, "conflict": {"files": files}})
     elif result.commit:
         passed = {"check": list(check)} if check else {}
         draft.event(ref.id, "folder_merged", {"branch": folder.branch, "head": result.commit, **passed})

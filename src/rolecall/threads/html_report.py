@@ -235,7 +235,7 @@ def _answer(step: View, limit: int | None) -> str:
         return shown_output + render_text(step.get("body") or "", limit)
     ordered = sorted(members, key=lambda member: member["status"] == "done")
     shown = ordered if limit is None else ordered[:_MOST_MEMBERS]
-    parts = [f'<p class="small">{safe(report.joined_text(output))}.</p>']
+    parts = [f'<p class="small">{safe(report.describe_join(output))}.</p>']
     for member in shown:
         tone = {"done": "good", "stopped": "wait", "set_aside": "wait"}.get(member["status"], "bad")
         title = (
@@ -282,9 +282,9 @@ def _work(view: View, limit: int | None) -> str:
             parts.append(f'<div class="small">{safe(turn["role"])}</div>')
             parts.append(render_text(turn["text"], limit))
             for call in turn["tool_calls"]:
-                told = report.pretty(call["arguments"]) + (f"\n\n{call['result']}" if call["result"] else "")
+                text = report.pretty(call["arguments"]) + (f"\n\n{call['result']}" if call["result"] else "")
                 name = f"{call['name']} {report.call_text(call['arguments'])}".strip()
-                parts.append(fold_text(name if len(name) <= 100 else name[:99] + "…", told, limit))
+                parts.append(fold_text(name if len(name) <= 100 else name[:99] + "…", text, limit))
         parts.append("</details>")
     return "".join(parts)
 
@@ -315,11 +315,11 @@ def _costs(card: View, colours: Mapping[str, str]) -> str:
         return ""
     bars, at, said = [], 0.0, []
     for role, cost in sorted(costs.items(), key=lambda entry: -entry[1]):
-        width, told = 1000 * cost / total, f"{role}: {report.money(cost)}, {round(100 * cost / total)} %"
+        width, label = 1000 * cost / total, f"{role}: {report.money(cost)}, {round(100 * cost / total)} %"
         place = f'class="{colours.get(role, "")}" x="{at:.2f}" width="{max(width - 2, 1):.2f}"'
-        bars.append(f'<rect {place} y="0" height="20"><title>{safe(told)}</title></rect>')
+        bars.append(f'<rect {place} y="0" height="20"><title>{safe(label)}</title></rect>')
         at += width
-        said.append(told)
+        said.append(label)
     frame = '<svg class="chart costs" viewBox="0 0 1000 20" preserveAspectRatio="none" role="img"'
     frame += ' aria-label="reported cost of each role">'
     return f'<p class="small">reported cost · {safe(" · ".join(said))}</p>{frame}{"".join(bars)}</svg>'
@@ -342,9 +342,9 @@ def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
         up, down = 90 * ms / longest, 60 * used / most if most else 0
         place = f'class="{colours[step["role"]]}" x="{index * width:.2f}"'
         place += f' width="{max(width * 0.85, 0.5):.2f}"'
-        told = f"<title>{safe(f'{report.heading(step)}: {report.duration(ms)}, {used:,} tokens')}</title>"
-        bars.append(f'<rect {place} y="{110 - up:.1f}" height="{max(up, 1):.1f}">{told}</rect>')
+        title = f"<title>{safe(f'{report.heading(step)}: {report.duration(ms)}, {used:,} tokens')}</title>"
+        bars.append(f'<rect {place} y="{110 - up:.1f}" height="{max(up, 1):.1f}">{title}</rect>')
         if down:
-            bars.append(f'<rect {place} y="114" height="{down:.1f}" opacity=".55">{told}</rect>')
+            bars.append(f'<rect {place} y="114" height="{down:.1f}" opacity=".55">{title}</rect>')
     chart = f"{frame}{''.join(bars)}</svg>"
     return f'<p class="small">{safe(said)}</p>{chart}<p class="legend small">{legend}</p>'

@@ -16,7 +16,7 @@ from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import NodeId, ThreadId
 from rolecall.store.store import Draft, Store
 from rolecall.threads import thread, workfolder
-from rolecall.threads.loaded_thread import LoadedThread, called_with, next_of
+from rolecall.threads.loaded_thread import LoadedThread, find_call, next_of
 from rolecall.threads.state import (
     QueuePlace,
     Status,
@@ -124,9 +124,9 @@ def start(
         limits=dict(limits or {}),
         reuse=reuse,
     )
-    kind, told = "started" if queue is None else "queued", {"workflow": node}
+    kind, body = "started" if queue is None else "queued", {"workflow": node}
     return _add_thread(
-        store, head, book, state, kind, told, ident=ident, cell=cell, work=work, queue=queue, also=also
+        store, head, book, state, kind, body, ident=ident, cell=cell, work=work, queue=queue, also=also
     )
 
 
@@ -296,8 +296,8 @@ def _add_thread(
         folders=folders,
     )
     draft = store.draft()
-    told = {"name": book.workflow.name, **body, "folders": state.dump_folders()}
-    draft.event(ident, event, {key: value for key, value in told.items() if value})
+    fields = {"name": book.workflow.name, **body, "folders": state.dump_folders()}
+    draft.event(ident, event, {key: value for key, value in fields.items() if value})
     if queue is not None:
         state = state._replace(status=Status.QUEUED, service=QueuePlace(queue, store.now()))
     add(draft, ident, head, state)
@@ -388,7 +388,7 @@ def resume(
         # The role is called again with the same prompt, followed by the answer.
         book = registry.load_node(store, chain.start.workflow)
         role = _role_that_hears(chain, ref, book.workflow)
-        called = called_with(LoadedThread(ref.id, chain, book, ref.state.folders), role)
+        called = find_call(LoadedThread(ref.id, chain, book, ref.state.folders), role)
         said = {"reason": ref.state.reason, "answer": words, "role": role}
         said |= {"prompt": called.prompt} if called.prompt else {}
         said |= {"location": called.location} if called.location else {}
@@ -477,10 +477,10 @@ def kill(
         if ref.state.has_ended:
             raise UsageError(f"thread {ref.id} is already {ref.state.status}")
         # Find out whether the thread is running before the service can learn of the kill.
-        is_running, told = is_held(store, ref), mask.text(reason)
+        is_running, masked = is_held(store, ref), mask.text(reason)
         draft = store.draft()
-        draft.event(ref.id, "killed", {"reason": told, "exit_code": KILLED})
-        move(draft, ref, ref.state.move_to(Status.KILLED, role=None, reason=told))
+        draft.event(ref.id, "killed", {"reason": masked, "exit_code": KILLED})
+        move(draft, ref, ref.state.move_to(Status.KILLED, role=None, reason=masked))
         for place in thread.in_service(store, ref):
             draft.move(place.name, place)
         try:

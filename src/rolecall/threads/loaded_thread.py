@@ -241,9 +241,9 @@ def next_of(loaded: LoadedThread) -> Route:
     """Return the route from the thread's head."""
     step = next((step for step in loaded.chain if step.role != FORK), None)
     if step is None:
-        return way_on(loaded, START, {}, "")
+        return route_after(loaded, START, {}, "")
     if step.role != PERSON:
-        return way_on(loaded, step.role, step.output, step.body)
+        return route_after(loaded, step.role, step.output, step.body)
     # A person has answered a role. Call that role again with the same prompt, followed by the answer.
     said = step.output
     if said["role"] not in loaded.workflow.roles:
@@ -255,7 +255,7 @@ def next_of(loaded: LoadedThread) -> Route:
     return Next(said["role"], text, said.get("location"))
 
 
-def called_with(loaded: LoadedThread, role: str) -> Next:
+def find_call(loaded: LoadedThread, role: str) -> Next:
     """Return the call of a role that waits for a person, so that the role can be called again in the same way."""
     way = next_of(loaded)
     if isinstance(way, Next) and way.role == role:  # the role has not been called yet, or its attempt failed
@@ -266,7 +266,7 @@ def called_with(loaded: LoadedThread, role: str) -> Next:
     return Next(role, asked.payload.get("edge_prompt") or "", asked.payload.get("cwd"))
 
 
-def way_on(loaded: LoadedThread, role: str, output: Any, body: str, *, is_new: bool = False) -> Route:
+def route_after(loaded: LoadedThread, role: str, output: Any, body: str, *, is_new: bool = False) -> Route:
     """Return the route after `role` has answered with `output`. `is_new` means that this step is not in the chain
     yet."""
     if route.status_of(output) == SUSPEND:

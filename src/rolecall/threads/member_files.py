@@ -106,15 +106,15 @@ class MemberFiles:
         results: dict[int, Merged | SetAside] = {}
         for number, work in works.items():
             results[number] = result = await merge_one(folder, work, check, cancel)
-            told: dict[str, Any] = {"number": number, "thread": work.thread, "branch": work.branch}
+            body: dict[str, Any] = {"number": number, "thread": work.thread, "branch": work.branch}
             if isinstance(result, SetAside):
-                kind, told = "member_set_aside", {**told, "reason": result.reason}
+                kind, body = "member_set_aside", {**body, "reason": result.reason}
             else:
-                kind, told = "member_merged", {**told, "commit": result.commit}
+                kind, body = "member_merged", {**body, "commit": result.commit}
             draft = self._setup.store.draft()
-            draft.event(self._parent.id, kind, told)
+            draft.event(self._parent.id, kind, body)
             draft.commit()
-            self._setup.watch(kind, told)
+            self._setup.watch(kind, body)
             await asyncio.sleep(0)  # git blocks the event loop, which must renew the lease in between
         return results
 

@@ -25,7 +25,7 @@ from rolecall.store.store import Draft, Store
 from rolecall.threads import killing, lifecycle, thread, workfolder
 from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.commit import Outcome, commit, settle
-from rolecall.threads.group import Amounts, Decision, Fate, Standing, fate_of, load_standing, plan
+from rolecall.threads.group import Amounts, Decision, Fate, GroupProgress, fate_of, load_progress, plan
 from rolecall.threads.lease import Held
 from rolecall.threads.loaded_thread import count_steps_for, suggest_more
 from rolecall.threads.member_files import MemberFiles, describe
@@ -163,19 +163,19 @@ class Members:
             **self._state.limits,
         }
         self._limits = {key: limits[key] for key in LIMITS if key in limits}
-        self._standing = Standing(self._roster.size)
+        self._progress = GroupProgress(self._roster.size)
 
     # -- the two ways to play --
 
     async def run(self, run: Run, cancel: Cancel) -> Outcome:
         """Run the members in this process, as many at once as the group allows, and join their results."""
-        if "standing" in self._ref.state:  # the stored standing is outdated from here on
+        if "standing" in self._ref.state:  # the stored progress is outdated from here on
             kept = {key: value for key, value in self._ref.state.items() if key not in ("standing", "seen")}
             self._ref = self._store.move(self._ref.name, self._ref, self._ref.target, kept, durable=False)
         about = {"role": self._roster.role, "count": self._roster.size, "group": self._roster.id}
         self._setup.watch("group", about)
         self._read_all()
-        ready, elsewhere = deque(self._standing.open), set[int]()
+        ready, elsewhere = deque(self._progress.open), set[int]()
         running: dict[asyncio.Task[None], int] = {}
         stops: dict[int, asyncio.Event] = {}
         stopped = asyncio.ensure_future(cancel.wait())
@@ -191,7 +191,7 @@ class Members:
                     running, stops = {}, {}
                     if outcome := await self._join(decision.stop, cancel):
                         return outcome
-                    ready, elsewhere = deque(self._standing.open), set()
+                    ready, elsewhere = deque(self._progress.open), set()
                     continue
                 if decision.suspend:
                     return self._suspend(decision)
@@ -207,7 +207,7 @@ class Members:
                 if not (running or elsewhere):
                     if outcome := self._rest():
                         return outcome
-                    ready = deque(self._standing.open)  # somebody has answered these members
+                    ready = deque(self._progress.open)  # somebody has answered these members
                     continue
                 seconds = [_LOOK_SECONDS] if elsewhere else []
                 if deadline := self._ref.state.get("deadline"):
@@ -238,8 +238,8 @@ class Members:
         while True:
             stored = self._ref.state.get("standing")
             if stored and not is_joining:
-                self._standing = load_standing(stored)
-                for number in [*self._standing.open, *self._standing.waits, *self._standing.short]:
+                self._progress = load_progress(stored)
+                for number in [*self._progress.open, *self._progress.waits, *self._progress.short]:
                     self._note(number)
             else:
                 self._read_all()
@@ -254,7 +254,7 @@ class Members:
             else:
                 # Members that another process started, and that the service has not queued, are queued, too.
                 granted = {}
-                for number, amounts in self._standing.open.items():
+                for number, amounts in self._progress.open.items():
                     ref = read_thread(self._store, self._id(number))
                     if ref is None or ref.state.status not in (Status.IDLE, Status.RUNNING):
                         continue
@@ -276,7 +276,7 @@ class Members:
     def _decide(self) -> Decision:
         decision = plan(
             self._group,
-            self._standing,
+            self._progress,
             now=self._store.now(),
             deadline=self._ref.state.get("deadline"),
             limits=self._limits,
@@ -284,15 +284,15 @@ class Members:
             own=lambda number: given(self._loaded.role(self._role(number)).limits),
         )
         if decision.lacks and self._group.on_limit == "suspend":
-            self._standing.lacks = decision.lacks
+            self._progress.lacks = decision.lacks
         return decision
 
     def _read_all(self) -> None:
         """Read every started member, in the order in which the members reached their current status."""
-        self._standing = Standing(self._roster.size)
+        self._progress = GroupProgress(self._roster.size)
         for ref in sorted(read_members(self._store, self._held.thread), key=lambda ref: ref.ref.updated):
             self._note_ref(ref)
-            self._standing.next = max(self._standing.next, (ref.state.member or 0) + 1)
+            self._progress.next = max(self._progress.next, (ref.state.member or 0) + 1)
 
     def _note(self, number: int) -> Fate:
         ref = read_thread(self._store, self._id(number))
@@ -312,7 +312,7 @@ class Members:
             if "cost" in amounts and "cost" not in used and has_agent:  # not reported, so it may be all
                 amounts["cost"] = reserved["cost"]
         is_new = ref.ref.updated > self._ref.state.get("retry", 0)
-        self._standing.note(number, fate, amounts=amounts, reason=ref.state.reason, is_new=is_new)
+        self._progress.note(number, fate, amounts=amounts, reason=ref.state.reason, is_new=is_new)
         if fate is not Fate.OPEN:
             body = {"status": fate.value, "reason": ref.state.reason}
             is_used = self._limits and fate is not Fate.WAITS
@@ -333,14 +333,14 @@ class Members:
         return used
 
     def _tell(self, number: int, kind: str, body: JsonObject) -> None:
-        told = {"number": number, "thread": self._id(number), "kind": kind, "body": body}
-        self._setup.watch("member", told)
+        event = {"number": number, "thread": self._id(number), "kind": kind, "body": body}
+        self._setup.watch("member", event)
 
     # -- running --
 
     def _add(self, draft: Draft, granted: Mapping[int, Amounts], queued: QueuePlace | None = None) -> None:
         for number, limits in granted.items():
-            if number in self._standing.short or number in self._standing.open:
+            if number in self._progress.short or number in self._progress.open:
                 ref = thread.find(self._store, self._id(number))
                 state = ref.state.move_to(Status.IDLE, limits={**ref.state.limits, **limits})
                 draft.event(ref.id, "resumed", {"limits": dict(limits)})
@@ -349,10 +349,10 @@ class Members:
                 move(draft, ref, state)
             else:
                 state = self._put_member(draft, number, limits, queued)
-                self._standing.next = number + 1
+                self._progress.next = number + 1
             if queued is not None:
                 lifecycle.enter_queue(draft, self._id(number), state, {"begun": True})
-            self._standing.note(number, Fate.OPEN, amounts=limits)
+            self._progress.note(number, Fate.OPEN, amounts=limits)
 
     def _put_member(
         self, draft: Draft, number: int, limits: Amounts, queued: QueuePlace | None
@@ -391,8 +391,8 @@ class Members:
             repeat=self._state.repeat,
             service=queued,
         )
-        told = {"name": state.name, **({"folders": state.dump_folders()} if place.folders else {})}
-        draft.event(ident, "started" if queued is None else "queued", told)
+        body = {"name": state.name, **({"folders": state.dump_folders()} if place.folders else {})}
+        draft.event(ident, "started" if queued is None else "queued", body)
         add(draft, ident, head, state)
         self._tell(number, "started", {"title": state.title})
         return state
@@ -427,7 +427,7 @@ class Members:
 
     async def _stop(self, reason: str) -> None:
         """End the unfinished members for good, and wait until the amounts that they have used are recorded."""
-        numbers = [*self._standing.open, *self._standing.waits, *self._standing.short]
+        numbers = [*self._progress.open, *self._progress.waits, *self._progress.short]
         leases: dict[ThreadId, JsonObject] = {}
         for number in numbers:
             ref = thread.find(self._store, self._id(number))
@@ -451,7 +451,7 @@ class Members:
     def _suspend(self, decision: Decision) -> Outcome:
         reason, onward = decision.suspend, RESUME
         if key := decision.lacks:
-            used = self._loaded.totals.get(key, 0) + self._standing.total(key)
+            used = self._loaded.totals.get(key, 0) + self._progress.total(key)
             reached = suggest_more(key, self._limits[key], used, "the thread and its members have used", key)
             reason, onward = reached.reason, raise_limit(reached.more)
         return settle(self._setup, self._held.ref(), Suspended(f"{self._roster.role}: {reason}"), onward)
@@ -462,19 +462,19 @@ class Members:
         ref = self._ref
         if granted is None:
             ref = self._store.ref(self._ref.name) or self._ref
-            waiting = list(self._standing.waits)
+            waiting = list(self._progress.waits)
             if any(self._note(number) is not Fate.WAITS for number in waiting):
                 return None
         parent, draft = self._held.ref(), self._store.draft()
         if granted is not None:
             place = parent.state.service or QueuePlace(0, self._store.now())
             self._add(draft, granted, QueuePlace(place.priority, place.queued_at))
-        open_, waits = len(self._standing.open), len(self._standing.waits)
+        open_, waits = len(self._progress.open), len(self._progress.waits)
         counted = [(open_, "at work"), (waits, "waiting for a person")]
         reason = f"{self._roster.role}: " + ", ".join(f"{count} {word}" for count, word in counted if count)
         kept = {**ref.state, "seen": ref.version + 1}
         if granted is not None:
-            kept["standing"] = self._standing.dump()
+            kept["standing"] = self._progress.dump()
             slot = self._store.ref(thread.slot_name(parent.state.name, parent.id))
             if slot is not None and "order" in slot.state:  # a fleet derives the id of its next order from it
                 kept["order"] = slot.state["order"]
@@ -510,11 +510,11 @@ class Members:
             members.append(entry)
             texts.append(text)
             used.update(self._usage_of(one))
-            saved.append(thread.saved_in(self._store, one))
+            saved.append(thread.get_savings(self._store, one))
             usage = usage.plus(sum_usage(self._store, one))
         for number in range(len(members) + 1, self._roster.size + 1):
-            told = {"status": "stopped", "output": None, "id": "", "reason": stopped}
-            members.append(self._entry(number) | told)
+            ending = {"status": "stopped", "output": None, "id": "", "reason": stopped}
+            members.append(self._entry(number) | ending)
         try:
             for number, fate in (await self._files.merge(done, cancel)).items():
                 members[number - 1] |= describe(fate)

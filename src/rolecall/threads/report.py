@@ -107,7 +107,7 @@ def facts(step: View) -> list[str]:
         return []
     said = [step["agent"], step.get("status") or ""]
     if reused := step.get("reused"):
-        return [word for word in (*said, *reused_text(reused)) if word]
+        return [word for word in (*said, *describe_reuse(reused)) if word]
     used = tokens(step.get("usage"))
     cost = (step.get("usage") or {}).get("cost")
     said += [
@@ -131,13 +131,13 @@ def sandbox_text(view: View) -> str:
     return f"sandbox: {use['rules']} · {how or 'no process was started'}"
 
 
-def reused_text(reused: View) -> list[str]:
+def describe_reuse(reused: View) -> list[str]:
     """Return the source of a reused step, and what its reuse saved."""
-    saved = saved_text(reused.get("saved") or {})
+    saved = describe_savings(reused.get("saved") or {})
     return [f"reused from …{reused['thread'][-4:]}", *([f"saved {saved}"] if saved else [])]
 
 
-def saved_text(saved: View) -> str:
+def describe_savings(saved: View) -> str:
     """Format what reuse has saved: the cost or, if no cost is known, the tokens."""
     if saved.get("cost"):
         return money(saved["cost"])
@@ -149,7 +149,7 @@ def reuse_total(saved: View | None) -> str:
     if not saved or not saved.get("steps"):
         return ""
     return ", ".join(
-        [plural(saved["steps"], "step"), *([f"saved {text}"] if (text := saved_text(saved)) else [])]
+        [plural(saved["steps"], "step"), *([f"saved {text}"] if (text := describe_savings(saved)) else [])]
     )
 
 
@@ -259,7 +259,7 @@ def item_text(item: Any) -> str:
     return _word(item)
 
 
-def joined_text(output: View) -> str:
+def describe_join(output: View) -> str:
     """Say how the members of a group ended, such as `7 of 8 members are done, 1 failed`."""
     endings = ("failed", "stopped", "set_aside")
     others = [f"{output[status]:,} {status.replace('_', ' ')}" for status in endings if output.get(status)]
@@ -307,7 +307,7 @@ def _members_markdown(
     output: View, members: Sequence[View], unfolded: int | None, more: str
 ) -> Iterable[str]:
     """Render the members of a group, unfinished members first; show the first `unfolded` members with their outputs."""
-    yield joined_text(output) + "."
+    yield describe_join(output) + "."
     ordered = sorted(members, key=lambda member: member["status"] == "done")
     if unfolded == 0:
         lines = [
@@ -320,8 +320,8 @@ def _members_markdown(
         yield "\n".join([*lines, *([f"- and {rest:,} more" + (f": {more}" if more else "")] if rest else [])])
         return
     for member in ordered[:unfolded]:
-        told = " · ".join(filter(None, (member["status"], member["id"])))
-        yield f"### {member_title(member)}\n\n*{told}*"
+        subtitle = " · ".join(filter(None, (member["status"], member["id"])))
+        yield f"### {member_title(member)}\n\n*{subtitle}*"
         if member.get("reason"):
             yield member["reason"]
         shown = {key: member[key] for key in ("item", "output", "branch", "conflict") if member.get(key)}
@@ -377,12 +377,12 @@ def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None 
     shown = {**step, "attempts": [], "turns": [], "changes": [], "moreChanges": 0}
     shown["body"] = shorten(step.get("body", ""), limit)
     parts = [step_markdown(shown, unfolded=None if limit is None else MEMBERS)]
-    told = {
+    fields = {
         "session": " · ".join(filter(None, (step.get("session"), step.get("sessionReason")))),
         **{key: step.get(key) for key in ("cwd", "ending", "reason")},
     }
-    if told := {key: value for key, value in told.items() if value}:
-        parts.append("\n".join(f"- {key}: {value}" for key, value in told.items()))
+    if fields := {key: value for key, value in fields.items() if value}:
+        parts.append("\n".join(f"- {key}: {value}" for key, value in fields.items()))
     if step.get("usage"):
         parts.append("- usage: " + ", ".join(f"{key} {value}" for key, value in step["usage"].items()))
     if files := files_of(step):

@@ -65,13 +65,13 @@ class Origin(NamedTuple):
 def origin_of(store: Store, state: ThreadState, role: str) -> Origin | None:
     """Return the session in which the thread's state says that a role begins, or None if the role begins in a new
     one."""
-    told = state.sessions.get(role)
-    if not told:
+    stored = state.sessions.get(role)
+    if not stored:
         return None
-    if "refusal" in told:
-        return Origin(refusal=told["refusal"])
-    step = Step(store, store.get(told["step"])) if store.has(told["step"]) else None
-    return Origin(told["thread"], step, told["tier"], told.get("why", ""))
+    if "refusal" in stored:
+        return Origin(refusal=stored["refusal"])
+    step = Step(store, store.get(stored["step"])) if store.has(stored["step"]) else None
+    return Origin(stored["thread"], step, stored["tier"], stored.get("why", ""))
 
 
 def fork_of(store: Store, state: ThreadState) -> Fork | None:
@@ -150,8 +150,8 @@ def _begin_in(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) ->
         return SessionChoice("new: the agent does not know its session any more")
     if reason := _find_obstacle(step, session, origin.tier, workdir, None, False):
         return SessionChoice(f"new: {reason}")
-    told = f"resumed: {origin.why or origin.tier}, from step {step.number} of {origin.thread}"
-    return SessionChoice(told, session, total=usage_of(step.payload.get("session_total")))
+    remark = f"resumed: {origin.why or origin.tier}, from step {step.number} of {origin.thread}"
+    return SessionChoice(remark, session, total=usage_of(step.payload.get("session_total")))
 
 
 def _find_obstacle(

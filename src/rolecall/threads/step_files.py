@@ -250,11 +250,11 @@ def trace_lines(
     if newest is None:  # the files before the first step
         newest = history.add(left.files, [], None)
     found = blame.blame(trees, history.states, newest, path, lines)
-    told, known = [], dict[str, View]()
+    rows, known = [], dict[str, View]()
     for line in found:
         writer = history.writers[line.state]
         source = "before" if line.state == 0 else "between" if writer is None else writer.kind
-        told.append({"line": line.number, "text": line.text, "from": source, "step": writer and writer.id})
+        rows.append({"line": line.number, "text": line.text, "from": source, "step": writer and writer.id})
         if writer is not None and writer.id not in known:
             fields, prompt = writer.fields, writer.fields.get("prompt")
             known[writer.id] = {
@@ -265,7 +265,7 @@ def trace_lines(
                 "edgePrompt": fields.get("edge_prompt", ""),
                 "prompt": thread.prompt_text(store, prompt) if prompt else "",
             }
-    return {"thread": ref.id, "path": path, "lines": told, "steps": known}
+    return {"thread": ref.id, "path": path, "lines": rows, "steps": known}
 
 
 class _Writer(NamedTuple):

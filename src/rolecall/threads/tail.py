@@ -13,7 +13,7 @@ from rolecall.threads.thread import read_roster
 
 _PAGE = 500
 
-Told = tuple[int, str, JsonObject]
+EventFields = tuple[int, str, JsonObject]
 """An event: its position among all events of the store, its kind and its body."""
 
 
@@ -23,21 +23,21 @@ def follow_events(store: Store, thread: str, *, members: bool) -> Iterator[tuple
     after, group = 0, None
     while True:
         own = store.events(thread, after=after, limit=_PAGE)
-        told: list[Told] = []
+        found: list[EventFields] = []
         for event in own:
             after = event.seq
-            told.append((event.seq, event.kind, event.body))
+            found.append((event.seq, event.kind, event.body))
             if event.kind == "group":  # the events after this one are read together with those of the members
                 break
         if group is not None:
-            told += group.read()
-        for _, kind, body in sorted(told, key=itemgetter(0)):
+            found += group.read()
+        for _, kind, body in sorted(found, key=itemgetter(0)):
             yield kind, body
             if kind == "group" and members:
                 group = _Members(store, thread, body["group"])
             elif kind == "step":
                 group = None
-        if not told:
+        if not found:
             yield None
 
 
@@ -57,7 +57,7 @@ class _Members:
     def _id(self, number: int) -> str:
         return self._roster.member(self._parent, number)
 
-    def read(self) -> Iterator[Told]:
+    def read(self) -> Iterator[EventFields]:
         """Yield the events since the last call, member by member."""
         while self._next <= self._roster.size and read_thread(self._store, self._id(self._next)):
             self._open[self._next] = 0
@@ -75,5 +75,5 @@ class _Members:
                 del self._open[number]
             for event in events:
                 for kind, body in events_of(ref.state, event.kind, event.body):
-                    told = {"number": number, "thread": ident, "kind": kind, "body": body}
-                    yield event.seq, "member", told
+                    wrapped = {"number": number, "thread": ident, "kind": kind, "body": body}
+                    yield event.seq, "member", wrapped

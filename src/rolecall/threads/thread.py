@@ -762,7 +762,7 @@ def add_attempts(totals: JsonObject, attempts: Iterable[JsonObject]) -> dict[str
     return found
 
 
-def saved_in(store: Store, ref: ThreadRef) -> Mapping[str, float]:
+def get_savings(store: Store, ref: ThreadRef) -> Mapping[str, float]:
     """Return the amounts that a thread has saved by reusing steps."""
     last = Chain(store, ref.head).last
     found: Mapping[str, float] = last.payload["totals"].get("saved", {}) if last else {}

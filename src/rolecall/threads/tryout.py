@@ -77,8 +77,8 @@ class StepChange(NamedTuple):
             "group": f"the group's {_enumerate(self.parts)}",
             "limit": self.now,
         }[self.kind]
-        is_told = self.kind not in ("route", "limit") and (self.was or self.now)
-        return f"{what}: {self.now or 'none'}, was {self.was or 'none'}" if is_told else what
+        shows_values = self.kind not in ("route", "limit") and (self.was or self.now)
+        return f"{what}: {self.now or 'none'}, was {self.was or 'none'}" if shows_values else what
 
 
 class Divergence(NamedTuple):

@@ -73,11 +73,11 @@ def explain(store: Store, trees: Trees, ref: ThreadRef, at: str | None = None) -
             found["differs"], found["part"] = near.differs, next(iter(near.differs), None)
             whose = f"step {near.step.number} of thread {near.thread}"
             if near.differs:
-                told = describe_part(store, trees, near.step, step, near.differs[0])
-                text = refused or f"asked: differs from {whose}: {told}"
+                cause = describe_part(store, trees, near.step, step, near.differs[0])
+                text = refused or f"asked: differs from {whose}: {cause}"
             else:
-                told = _find_obstacle(store, ref, near.step, step)
-                text = refused or f"asked although {whose} has the same key: {told}"
+                cause = _find_obstacle(store, ref, near.step, step)
+                text = refused or f"asked although {whose} has the same key: {cause}"
     return {**found, "text": text}
 
 

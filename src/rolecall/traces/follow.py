@@ -90,14 +90,14 @@ class Follower:
 
     def _project(self, found: Sequence[StoredEvent]) -> Iterator[Span]:
         projection = Projection(self._store, self._mask, content=self._collector.content)
-        told = set[str]()  # the service records the end of a thread a second time
+        seen = set[str]()  # the service records the end of a thread a second time
         for event in found:
             if event.kind not in ("step", "attempt_failed", *ENDED):
                 continue
             try:
                 for span in self._read(projection, event):
-                    if span.id not in told:
-                        told.add(span.id)
+                    if span.id not in seen:
+                        seen.add(span.id)
                         yield span
             except NotFound:
                 pass  # the thread or step has been deleted

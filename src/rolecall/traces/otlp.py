@@ -168,8 +168,8 @@ def _post(body: JsonObject, url: str, headers: Mapping[str, str]) -> Mapping[str
         with error:
             why = " ".join(error.read(_LINE).decode("utf-8", "replace").split())
         is_final = error.code in (400, 413, 422)
-        told = f"the collector at {where} answered {error.code}{f': {why}' if why else ''}"
-        raise CollectorError(told, is_final=is_final) from error
+        message = f"the collector at {where} answered {error.code}{f': {why}' if why else ''}"
+        raise CollectorError(message, is_final=is_final) from error
     except (OSError, HTTPException, UnicodeError) as error:  # UnicodeError comes from the name of a host
         reason = getattr(error, "reason", None) or error
         raise CollectorError(

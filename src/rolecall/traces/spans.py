@@ -75,12 +75,12 @@ class Projection:
         """Yield the spans of a thread so far, and of the threads that play its roles."""
         if not ref.state.member:
             yield self.top(ref)
-        told = set[str]()
+        seen = set[str]()
         for node in reversed(list(self._records(ref))):  # a child belongs to the first attempt that names it
             yield from self.record(ref, node)
             for child in self._threads_in(node):
-                if child not in told and (played := read_thread(self._store, child)):
-                    told.add(child)
+                if child not in seen and (played := read_thread(self._store, child)):
+                    seen.add(child)
                     yield from self.thread(played)
         for member in read_members(self._store, ref.id):  # members of a group that is not joined yet
             yield from self.thread(member)
@@ -208,12 +208,12 @@ class Projection:
         of_tools: Mapping[str, Value | None],
     ) -> Iterator[Span]:
         """Yield the spans of an agent's turns, if it asks a model, and of the tool calls in them."""
-        spoken = [turn for turn in turns if turn["role"] == "assistant"]
-        if not spoken:
+        answers = [turn for turn in turns if turn["role"] == "assistant"]
+        if not answers:
             return
-        calls = [turn["tool_calls"] for turn in spoken]
+        calls = [turn["tool_calls"] for turn in answers]
         flags = {} if _are_timed(calls) else {"rolecall.estimated": True}
-        for number, (turn, (asked, called)) in enumerate(zip(spoken, _time(calls, period), strict=True), 1):
+        for number, (turn, (asked, called)) in enumerate(zip(answers, _time(calls, period), strict=True), 1):
             if of_chat:
                 model = of_chat[names.MODEL]
                 attributes = {names.OPERATION: names.CHAT, **of_chat, **flags}

@@ -48,8 +48,8 @@ def run(options: Namespace) -> None:
         link = f"{address}/signin?once={signin.make_link()}"
         print(link, flush=True)
         control.note_page(config.home(), address)
-        told = f"The link signs one browser in, once, within {LINK_MINUTES} minutes. Ctrl-C stops the page."
-        print(told, file=sys.stderr, flush=True)
+        notice = f"The link signs one browser in, once, within {LINK_MINUTES} minutes. Ctrl-C stops the page."
+        print(notice, file=sys.stderr, flush=True)
         if not options.no_open and config.has_display():
             webbrowser.open(link)
 

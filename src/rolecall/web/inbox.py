@@ -22,7 +22,7 @@ def find_waiting(rolecall: Rolecall, problems: Mapping[str, str]) -> Iterator[Js
     """Yield the entries that wait for a person. First come the threads that could not be run, with the reasons from
     `problems`; then waiting threads, newest first; then work that was set aside, whose entries have a `branch`."""
 
-    def unrun() -> Iterator[JsonObject]:
+    def list_unrun() -> Iterator[JsonObject]:
         for ident, problem in problems.items():
             thread = rolecall.thread_if_any(ident)
             if thread is not None and thread.status in ("idle", "queued"):  # `waiting` lists crashed threads
@@ -32,7 +32,7 @@ def find_waiting(rolecall: Rolecall, problems: Mapping[str, str]) -> Iterator[Js
         with suppress(UsageError):  # git is not installed
             yield from rolecall.set_aside()
 
-    return chain(unrun(), rolecall.waiting(), set_aside())
+    return chain(list_unrun(), rolecall.waiting(), set_aside())
 
 
 @get(

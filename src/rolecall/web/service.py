@@ -22,7 +22,7 @@ _GIVE = "Give the values that its prompt names."
 @get("/service", "What the service does: threads, queue, rates, triggers, and machines if there is a fleet.")
 def show_service(ask: Ask) -> Any:
     home = config.home()
-    held = control.held_by(home)
+    held = control.find_service(home)
     status = control.ask(home, {"do": "status"}) if held else {}
     fleet = control.ask(home, {"do": "fleet"}) if held else {}  # empty if the service is not part of a fleet
     store = ask.rolecall.store_if_any

@@ -117,7 +117,7 @@ def show_thread(ask: Ask) -> Any:
     if shown["status"] == "damaged":
         return shown | {"actions": [], "question": None, "prompt": "", "promptHtml": ""}
     prompt = thread.prompt
-    shown |= {"prompt": shown_text(prompt), "promptHtml": markdown.render(shown_text(prompt))}
+    shown |= {"prompt": shorten_text(prompt), "promptHtml": markdown.render(shorten_text(prompt))}
     status, question = shown["status"], describe_question(thread, shown["status"])
     actions = [question["kind"]] if question else []
     actions += ["run"] if status in ("idle", "crashed") else []
@@ -128,7 +128,7 @@ def show_thread(ask: Ask) -> Any:
     return shown
 
 
-def shown_text(text: str) -> str:
+def shorten_text(text: str) -> str:
     return shorten(text, _LONGEST_TEXT)
 
 
@@ -165,14 +165,14 @@ def show_step(ask: Ask) -> Any:
     body = str(found.get("body", found.get("raw", "")))
     if found["role"] == "$PERSON" and isinstance(found.get("output"), Mapping):
         body = str(found["output"].get("answer", ""))
-    found["bodyHtml"] = markdown.render(shown_text(body))
-    found["promptHtml"] = markdown.render(shown_text(found["prompt"]))
+    found["bodyHtml"] = markdown.render(shorten_text(body))
+    found["promptHtml"] = markdown.render(shorten_text(found["prompt"]))
     for turn in found.get("turns", ()):
-        turn["html"] = markdown.render(shown_text(turn["text"]))
+        turn["html"] = markdown.render(shorten_text(turn["text"]))
         for call in turn["tool_calls"]:
             if not isinstance(call["arguments"], str):
                 call["arguments"] = json.dumps(call["arguments"], ensure_ascii=False, indent=1)
-            call["arguments"], call["result"] = shown_text(call["arguments"]), shown_text(call["result"])
+            call["arguments"], call["result"] = shorten_text(call["arguments"]), shorten_text(call["result"])
     return found if ask.query.get("whole") else _cut(found, _LONGEST_TEXT)
 
 

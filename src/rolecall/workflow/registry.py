@@ -114,7 +114,7 @@ def register(store: Store, playbook: Playbook) -> str:
     return node
 
 
-def stored_form(playbook: Playbook) -> Node:
+def compute_node(playbook: Playbook) -> Node:
     """Return the node that a workflow would be stored as, without storing it."""
     roles = playbook.workflow.roles
     ids = {name: node_id(META, canonical.encode(dict(role.schema))) for name, role in roles.items()}

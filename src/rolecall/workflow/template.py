@@ -18,7 +18,7 @@ from rolecall.store.canonical import JsonObject
 
 MAX_NESTING = 50
 MAX_TAGS = 1_000
-MAX_PIECES = 200_000
+MAX_PARTS = 200_000
 """The maximum number of texts and values in one rendering."""
 MAX_RENDERED = 20_000_000
 """The maximum length of a rendered text, in characters."""
@@ -81,21 +81,21 @@ def render(template: str, view: JsonObject) -> str:
     if flaws:
         raise UsageError(f"the template is not valid: {flaws[0][0]}")
     unresolved: dict[str, None] = {}
-    pieces: list[str] = []
+    rendered: list[str] = []
     size = 0
-    for piece in _render(parts, [view], unresolved):
-        pieces.append(piece)
-        size += len(piece)
-        if len(pieces) > MAX_PIECES or size > MAX_RENDERED:
+    for text in _render(parts, [view], unresolved):
+        rendered.append(text)
+        size += len(text)
+        if len(rendered) > MAX_PARTS or size > MAX_RENDERED:
             raise UsageError(
-                f"the text would have more than {MAX_PIECES:,} parts or {MAX_RENDERED:,} characters",
+                f"the text would have more than {MAX_PARTS:,} parts or {MAX_RENDERED:,} characters",
                 hint="Nested sections over lists multiply; use one list.",
             )
     if unresolved:
         names = ", ".join("{{" + name + "}}" for name in unresolved)
         hint = f"Available: {', '.join(sorted(view)) or 'nothing'}."
         raise UsageError(f"{names} {'has' if len(unresolved) == 1 else 'have'} no value", hint=hint)
-    return "".join(pieces)
+    return "".join(rendered)
 
 
 def show(value: Any) -> str:

@@ -140,7 +140,7 @@ def _path_in(value: Any, problem: str) -> Path:
     return tuple(path)
 
 
-def _filled(form: Form[Any], description: str, **options: Any) -> Field:
+def _require_value(form: Form[Any], description: str, **options: Any) -> Field:
     """Create a key that must have a value if it is written."""
     return Field(form, nullable=False, description=description, **options)
 
@@ -233,13 +233,13 @@ SANDBOX = Field(
         Sandbox,
         "a sandbox",
         {
-            "write": _filled(
+            "write": _require_value(
                 _PATHS, "Where processes may write; the work folder, or nothing for a restricted role."
             ),
-            "read": _filled(
+            "read": _require_value(
                 _PATHS, "What they may read besides the work folder and programs; all but secret places."
             ),
-            "network": _filled(
+            "network": _require_value(
                 Either(
                     _ADDRESSES,
                     {
@@ -250,20 +250,20 @@ SANDBOX = Field(
                 ),
                 "Whom they may connect to: all, none, or a list of host:port (all).",
             ),
-            "env": _filled(
+            "env": _require_value(
                 ListOf(Text("the name of a variable, which may end with *", pattern=r"[A-Za-z_]\w*\*?|\*")),
                 "The variables that they get besides the basic ones; all but secret ones.",
             ),
-            "memory": _filled(_Size(), "What each process may use, such as 2GB."),
+            "memory": _require_value(_Size(), "What each process may use, such as 2GB."),
             # Linux can count up to this number of processes.
-            "processes": _filled(
+            "processes": _require_value(
                 Number(whole=True, least=1, most=2**22), "How many may run at the same time."
             ),
-            "seconds": _filled(
+            "seconds": _require_value(
                 Number("a number above 0, at most 1,000,000,000", above=0, most=10**9),
                 "How long each call of the agent may take.",
             ),
-            "best_effort": _filled(
+            "best_effort": _require_value(
                 Flag(), "Whether the role may run although the machine cannot enforce all of it (false)."
             ),
         },
@@ -284,7 +284,7 @@ _JOIN = Either(
             lambda at_least: at_least,
             "join",
             {
-                "at_least": _filled(
+                "at_least": _require_value(
                     Number(whole=True, least=1), "This many members must be done.", required=True
                 )
             },
@@ -345,15 +345,15 @@ _ROLE = _RoleForm(
     _make_role,
     "a role",
     {
-        "description": _filled(Text(), "One sentence for people."),
-        "prompt": _filled(Text(), "Who the role is and what it wants.", aliases=("goal",)),
-        "procedure": _filled(Text(), "How the role should proceed."),
-        "output": _filled(Text(), "What the answer should contain, in words."),
-        "capabilities": _filled(
+        "description": _require_value(Text(), "One sentence for people."),
+        "prompt": _require_value(Text(), "Who the role is and what it wants.", aliases=("goal",)),
+        "procedure": _require_value(Text(), "How the role should proceed."),
+        "output": _require_value(Text(), "What the answer should contain, in words."),
+        "capabilities": _require_value(
             ListOf(Text(), "a list of texts"),
             "Abilities that the role needs, and restrictions such as read_only.",
         ),
-        "schema": _filled(
+        "schema": _require_value(
             _OutputSchema(),
             "The JSON Schema of what the role must deliver.",
             required=True,
@@ -400,16 +400,16 @@ _CONDITION = Either(
             Condition,
             "a condition",
             {
-                "expression": _filled(
+                "expression": _require_value(
                     Text(), "JSONata over `start`, `steps` and `steps_count`.", required=True, default="true"
                 ),
-                "description": _filled(Text(), "One sentence for people."),
+                "description": _require_value(Text(), "One sentence for people."),
             },
         ),
     },
 )
 _TARGET_FIELDS: dict[str, Field] = {
-    "role": _filled(
+    "role": _require_value(
         Text(),
         "The role that goes next, or $END or $FAIL.",
         required=True,
@@ -490,17 +490,17 @@ _ROLES = MapOf(
 _WORKFLOW = Section(
     "a workflow",
     {
-        "name": _filled(
+        "name": _require_value(
             Text(),
             "Verb first, equal to the file name.",
             required=True,
             default="",
             hint="Add a name such as `name: solve-issue`.",
         ),
-        "description": _filled(Text(), "One sentence for people."),
-        "version": _filled(Text(hint='Quote it: version: "1".'), "A text of your choice."),
-        "roles": _filled(_ROLES, "The roles by name.", required=True, default={}),
-        "graph": _filled(
+        "description": _require_value(Text(), "One sentence for people."),
+        "version": _require_value(Text(hint='Quote it: version: "1".'), "A text of your choice."),
+        "roles": _require_value(_ROLES, "The roles by name.", required=True, default={}),
+        "graph": _require_value(
             MapOf(_Edges()),
             "Where $START and each role lead: to a role, by status, or by a list of edges.",
             required=True,
@@ -653,7 +653,7 @@ def load_file(path: str | os.PathLike[str], *, has_any_name: bool = False) -> De
     except UsageError as exc:
         return Definition(None, (Problem("error", exc.message, file, 1, 1, exc.hint),))
     name = None if has_any_name else name_of(os.path.abspath(file))
-    include = includer(file)
+    include = make_includer(file)
 
     def add(root: YamlNode) -> list[Problem]:
         return _add_role_files(root, file, include) if is_index(file) else []
@@ -729,7 +729,7 @@ def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem])
 # -- reading files --
 
 
-def includer(file: str) -> yaml12.Include:
+def make_includer(file: str) -> yaml12.Include:
     """Return a function that reads the files that `file` includes. The function refuses files outside the folder of
     `file`, even if a link leads to them."""
     root = os.path.realpath(os.path.dirname(os.path.abspath(file)))

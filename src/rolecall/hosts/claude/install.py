@@ -20,7 +20,7 @@ from rolecall.hosts import command_hook, file_change, host_file
 from rolecall.hosts.claude.events import EVENTS
 from rolecall.hosts.claude.words import WORDING
 from rolecall.hosts.command_hook import is_refusal as is_refusal
-from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, read_value
+from rolecall.hosts.installation import Entry, FileMember, Items, OwnFile, read_value
 from rolecall.hosts.names import THREAD_END
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, server_words
@@ -55,9 +55,9 @@ _FOR_LEAD = ("Agent", "ListAgents", "SendMessage", "Task", "Workflow", f"mcp__{S
 """The tools that only Lead is allowed to use: those that start agents, and those of Lead's server."""
 
 
-def pieces(setup: HostSetup) -> list[Piece]:
+def list_entries(setup: HostSetup) -> list[Entry]:
     rules = (*_ALLOWED, *(f"mcp__{SERVER}-{agent}" for agent in setup.catalog.agents))
-    found: list[Piece] = [
+    found: list[Entry] = [
         FileMember(
             _server_path(setup),
             ("mcpServers", SERVER),

@@ -64,7 +64,7 @@ def tool_call(payload: Payload) -> HostToolCall:
         return HostToolCall(tool, reads=paths(given, "path", cwd))
     command = text(given, "command")
     if tool == "apply_patch":
-        files = tool_shape.patched_files(command)
+        files = tool_shape.find_patched_files(command)
         return HostToolCall(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in files))
     if tool != "Bash":
         return tool_shape.guess(tool, given, cwd)

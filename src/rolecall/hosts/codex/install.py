@@ -20,7 +20,7 @@ from rolecall.hosts import command_hook, host_file
 from rolecall.hosts.codex.events import CONTEXT_TOKENS, EVENTS
 from rolecall.hosts.codex.words import WORDING
 from rolecall.hosts.command_hook import is_refusal as is_refusal
-from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, read_value
+from rolecall.hosts.installation import Entry, FileMember, Items, OwnFile, read_value
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, server_words
 from rolecall.settings import capabilities
@@ -47,7 +47,7 @@ _SERVER_KEYS = ("mcp_servers", SERVER)
 _MANUAL = "policy:\n  allow_implicit_invocation: false\n"
 
 
-def pieces(setup: HostSetup) -> list[Piece]:
+def list_entries(setup: HostSetup) -> list[Entry]:
     command = setup.server_command()
     # Without `required`, the first turn begins before the tools are available. In the user's scope, the setting is left
     # out, because Codex must start even if Rolecall cannot.
@@ -58,7 +58,7 @@ def pieces(setup: HostSetup) -> list[Piece]:
         **({"required": True} if setup.scope == "project" else {}),
     }
     config = path(setup, "config.toml")
-    found: list[Piece] = [
+    found: list[Entry] = [
         FileMember(config, _SERVER_KEYS, server, lambda value: bool(server_words(value))),
         *_hooks(setup),
     ]

@@ -85,5 +85,5 @@ def _load_hooks(text: str) -> HookContext:
         restrictions=config.restrictions(),
         process=holder.process(os.getpid()),
         mask=lambda: config.mask(hooks.secrets),
-        thresholds=memory.configured_thresholds,
+        thresholds=memory.load_thresholds,
     )

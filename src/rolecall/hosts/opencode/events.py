@@ -109,7 +109,7 @@ def tool_call(payload: Payload) -> HostToolCall:
     if tool in _HARMLESS or is_our_tool(tool):
         return HostToolCall(tool)
     if tool in ("patch", "apply_patch"):
-        files = tool_shape.patched_files(text(given, "patchText"))
+        files = tool_shape.find_patched_files(text(given, "patchText"))
         return HostToolCall(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in files))
     if tool == "bash":
         return tool_shape.shell(tool, text(given, "command"), os.path.join(cwd, text(given, "workdir")))

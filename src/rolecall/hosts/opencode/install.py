@@ -14,7 +14,7 @@ from typing import Any
 from rolecall.agents.adapters.opencode import DENIES
 from rolecall.errors import RolecallError
 from rolecall.hosts import file_change, gate, host_file
-from rolecall.hosts.installation import OwnFile, Piece
+from rolecall.hosts.installation import Entry, OwnFile
 from rolecall.hosts.opencode.events import EVENTS
 from rolecall.hosts.opencode.words import WORDING
 from rolecall.hosts.payload import Payload
@@ -32,13 +32,13 @@ path, sweeps, roots = LAYOUT.path, LAYOUT.sweeps, LAYOUT.roots
 _PLUGIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin.js")
 
 
-def pieces(setup: HostSetup) -> list[Piece]:
+def list_entries(setup: HostSetup) -> list[Entry]:
     with open(_PLUGIN, encoding="utf-8") as file:
         plugin = file.read()
     hooks = {event: setup.hook_command(PROGRAM, event) for event in EVENTS}
     plugin = plugin.replace('"@SERVER@"', json.dumps(setup.server_command()))
     plugin = plugin.replace('"@HOOKS@"', json.dumps(hooks))
-    found: list[Piece] = [OwnFile(path(setup, "plugins", "rolecall.js"), plugin)]
+    found: list[Entry] = [OwnFile(path(setup, "plugins", "rolecall.js"), plugin)]
     for agent in setup.catalog.agents.values():
         classes = capabilities.denied_classes(agent.capabilities)
         own = capabilities.denied_tools(DENIES, agent.capabilities)

@@ -169,14 +169,14 @@ class Dispatcher:
         # The slot of a recent order might not name that order yet.
         given = self.orders.open_orders(before=self.store.now() - min(self.lease_ms, _NAMED_MS))
         self.orders.cancel(order for order in given if order not in named)
-        standing = self.orders.standing(named)
+        statuses = self.orders.find_statuses(named)
         lost = []
         for slot in room.slots:
             with suppress(Conflict):  # some process is working on a slot that moves
-                lost += [slot] if self._is_lost(slot, standing, room) else []
+                lost += [slot] if self._is_lost(slot, statuses, room) else []
         return self._step(lost, room) if lost else Admission()
 
-    def _is_lost(self, slot: Ref, standing: Mapping[str, WorkflowStatus], room: Room) -> bool:
+    def _is_lost(self, slot: Ref, statuses: Mapping[str, WorkflowStatus], room: Room) -> bool:
         """Return whether no process is running, or is going to run, the thread of a slot."""
         _, workflow, name = slot.name.split("/")
         place = Slot(workflow, name, slot.state.get("since", 0))
@@ -202,7 +202,7 @@ class Dispatcher:
                 self.log(f"{name} crashed: {reason}")
             return moved is not None and moved.state.status == "idle"
         order = slot.state.get("order", "")
-        found = standing.get(order)
+        found = statuses.get(order)
         if order.split(":")[:2] != [name, ref.head] or found is None or found.status not in OPEN:
             return True  # no order for the thread's current head is open
         if found.status == "PENDING":  # the machine has taken the order

@@ -23,7 +23,7 @@ from rolecall.errors import RolecallError
 from rolecall.files import git
 from rolecall.settings import config
 from rolecall.settings.models import builtin_options
-from rolecall.settings.settings import configured_agent, shares_trees, unknown_agent
+from rolecall.settings.settings import get_agent_spec, shares_trees, unknown_agent
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads.setup import HUMAN
@@ -202,7 +202,7 @@ def check_agent(agent: str) -> None:
     if not agent:
         return
     settings, environment = config.load(), config.environment()
-    spec, options = configured_agent(settings, agent)
+    spec, options = get_agent_spec(settings, agent)
     kind, _, argument = spec.partition(":")
     if kind in (HUMAN, "workflow"):  # a person, or another workflow whose steps belong to this one
         return

@@ -139,12 +139,12 @@ class Orders:
     def next_id(self, thread: str, head: str) -> str:
         """Return the first id for a thread's head that is free, or whose order is not over."""
         ident = order_id(thread, head)
-        while (known := self.standing([ident]).get(ident)) and known.status not in OPEN:
+        while (known := self.find_statuses([ident]).get(ident)) and known.status not in OPEN:
             ident = order_id(thread, head, before=ident)
         return ident
 
     @_translate_errors()
-    def standing(self, ids: Collection[str]) -> dict[str, WorkflowStatus]:
+    def find_statuses(self, ids: Collection[str]) -> dict[str, WorkflowStatus]:
         """Return the states of the given orders, leaving out orders that do not exist."""
         return {one.workflow_id: one for one in _list(workflow_ids=list(ids))} if ids else {}
 
