@@ -216,7 +216,9 @@ def test_a_thread_whose_process_died_is_shown_as_crashed_with_the_command_that_g
     name = shelf.start()
     gone = subprocess.Popen([sys.executable, "-c", "pass"])
     gone.wait()
-    shelf.set_state(name, status="running", lease={**holder.me("t"), "pid": gone.pid, "deadline": 0})
+    shelf.set_state(
+        name, status="running", lease={**holder.identify_self("t"), "pid": gone.pid, "deadline": 0}
+    )
     card = rolecall.json("thread", "show", name)
     assert (card["status"], card["continue"]) == ("crashed", f"rolecall thread run {name}")
     assert card["lease"]["alive"] is False
@@ -225,7 +227,7 @@ def test_a_thread_whose_process_died_is_shown_as_crashed_with_the_command_that_g
     text = rolecall("thread", "list", "--format", "text", check=0).stdout
     assert text.splitlines()[-1].strip() == f"rolecall thread run {name}"
     assert [entry["thread"] for entry in rolecall.json("thread", "list", "--status", "crashed")] == [name]
-    shelf.set_state(name, lease={**holder.me("t"), "deadline": 0})
+    shelf.set_state(name, lease={**holder.identify_self("t"), "deadline": 0})
     card = rolecall.json("thread", "show", name)
     assert (card["status"], card["continue"]) == ("running", f"rolecall thread watch {name}")
     assert f"process {os.getpid()}" in card["lease"]["holder"]

@@ -934,7 +934,7 @@ def test_kill_ends_a_process_that_hears_no_signal_and_its_agent(flow: Flow) -> N
 
 def test_kill_names_the_process_also_when_it_has_noticed_by_itself_and_is_gone() -> None:
     child = subprocess.Popen(["true"])
-    lease = {**holder.me(""), "pid": child.pid}
+    lease = {**holder.identify_self(""), "pid": child.pid}
     child.wait(60)
     assert killing.ask_to_stop(lease) == child.pid
 

@@ -13,7 +13,7 @@ import yaml
 from forge_jobs import ACTION, ROOT, TEMPLATE
 
 from rolecall.errors import UsageError
-from rolecall.forge.comment import quiet
+from rolecall.forge.comment import escape_markup
 from rolecall.settings.forge import read_job
 
 
@@ -92,7 +92,7 @@ def test_inputs_stay_the_words_that_they_are(forge: str, tmp_path: Path) -> None
 
 def test_what_others_wrote_does_nothing_on_the_forge() -> None:
     text = "/merge\n  /close\n> /assign @bob\n- /label x\nmail a@b.c @alice, (/@carol) `@x` <!-- rolecall -->\na/b"
-    shown = quiet(text)
+    shown = escape_markup(text)
     assert not re.search(r"(?m)^[\s>-]*/\w", shown)
     assert not re.search(r"@(alice|bob|carol)", shown) and "`@x`" in shown and "<!--" not in shown
     assert "a@b.c" in shown and shown.endswith("a/b")

@@ -10,11 +10,11 @@ from rolecall.knowledge.search import (
     Scale,
     Weights,
     defines,
+    find_marks,
     looks_like,
-    marks,
     question,
-    quotes,
     rank,
+    score_quotes,
 )
 from rolecall.knowledge.words import stem
 
@@ -71,7 +71,7 @@ def test_what_was_filled_in_is_not_what_passages_of_a_message_are_gathered_by() 
 def test_numbers_are_not_what_a_message_is_known_again_by() -> None:
     said = 'log.error("cannot reach host %s", host)'
     asked = question("2024-05-01 12:00:01,123 ERROR cannot reach host 10.0.0.7")
-    assert asked.kind == "error" and quotes((), said, asked) == 1.0
+    assert asked.kind == "error" and score_quotes((), said, asked) == 1.0
     assert (stem("gate"), "7") in question("lanterns hang at gate 7").pairs
 
 
@@ -128,11 +128,12 @@ def test_of_a_function_in_several_pieces_the_one_with_its_name_defines_it() -> N
 def test_a_quote_may_have_values_between_its_words_and_words_left_out() -> None:
     said = 'raise ValueError(f"the port {port!r} must lie between {low} and {high}")'
     for text in ("the port must lie between 1 and 65535", "port must between and"):
-        assert quotes((), said, question(text)) > 0.5
+        assert score_quotes((), said, question(text)) > 0.5
     assert (
-        quotes((), "between the lines: a port, far away from what must be", question("port must lie")) == 0.0
+        score_quotes((), "between the lines: a port, far away from what must be", question("port must lie"))
+        == 0.0
     )
-    assert quotes(("Reading order",), "", question("reading order")) == 1.0
+    assert score_quotes(("Reading order",), "", question("reading order")) == 1.0
 
 
 def test_a_question_names_files_with_or_without_folders() -> None:
@@ -229,4 +230,7 @@ def test_ties_keep_their_order() -> None:
 
 def test_marks_are_where_words_of_the_question_stand() -> None:
     text = "The retry_limit: tried 3 times, Retries."
-    assert [text[start:stop] for start, stop in marks(text, "retry limits")] == ["retry_limit", "Retries"]
+    assert [text[start:stop] for start, stop in find_marks(text, "retry limits")] == [
+        "retry_limit",
+        "Retries",
+    ]

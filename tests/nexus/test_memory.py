@@ -338,7 +338,7 @@ def test_a_lesson_is_kept_apart_when_that_is_said(project: Path) -> None:
 def test_notes_of_two_categories_are_apart_unless_they_say_the_same(project: Path) -> None:
     put(project, "external-retry-limits.md", RETRIES)
     other = "Our own client was blocked for an hour after five retries; back off exponentially, measured in May.\n"
-    assert memory.overlapping(project, "client-blocked.md", other)[0].score >= similarity.OVERLAP
+    assert memory.find_overlaps(project, "client-blocked.md", other)[0].score >= similarity.OVERLAP
     assert add(project, "client-blocked", other, category="empirical")["created"]
     with pytest.raises(memory.NoteOverlap):
         add(project, "rate-limits", RETRIES, category="pattern")
@@ -399,9 +399,9 @@ def test_notes_on_one_subject_are_above_the_threshold(
     first: tuple[str, str], second: tuple[str, str]
 ) -> None:
     one, other = similarity.profile(*first), similarity.profile(*second)
-    found = similarity.likeness(one, other)
+    found = similarity.measure_likeness(one, other)
     assert found.score >= similarity.OVERLAP
-    assert found.score == similarity.likeness(other, one).score
+    assert found.score == similarity.measure_likeness(other, one).score
     assert found.shared
 
 
@@ -410,34 +410,34 @@ def test_notes_on_two_subjects_are_below_the_threshold(
     first: tuple[str, str], second: tuple[str, str]
 ) -> None:
     one, other = similarity.profile(*first), similarity.profile(*second)
-    assert similarity.likeness(one, other).score < similarity.OVERLAP
+    assert similarity.measure_likeness(one, other).score < similarity.OVERLAP
 
 
 def test_a_score_is_the_share_of_the_shorter_note_that_both_have() -> None:
     short, long = similarity.profile("", "queue cached"), similarity.profile("", "queues drop caching timers")
     # two words and their pair make three; the longer note has both words, not the pair
-    assert similarity.likeness(short, long) == similarity.Likeness(0.67, ("queue", "cached"))
-    assert similarity.containment(long, short).score == 0.29
-    assert similarity.likeness(similarity.profile("", ""), long).score == 0
+    assert similarity.measure_likeness(short, long) == similarity.Likeness(0.67, ("queue", "cached"))
+    assert similarity.measure_containment(long, short).score == 0.29
+    assert similarity.measure_likeness(similarity.profile("", ""), long).score == 0
 
 
 def test_a_word_of_the_name_counts_twice() -> None:
     one, other = similarity.profile("queue", "timers"), similarity.profile("queue", "locks")
-    assert similarity.likeness(one, other).score == 0.67
-    assert similarity.likeness(one, similarity.profile("timers", "queue")).score == 0.67
+    assert similarity.measure_likeness(one, other).score == 0.67
+    assert similarity.measure_likeness(one, similarity.profile("timers", "queue")).score == 0.67
 
 
 def test_no_note_that_contains_another_is_overlooked() -> None:
     chance, words = random.Random(7), ["queue", "retry", "timer", "lock", "page"]
     texts = [" ".join(chance.choices(words, k=chance.randint(3, 12))) for _ in range(60)]
     profiles = {str(at): similarity.profile("", text) for at, text in enumerate(texts)}
-    near = similarity.near({**profiles, "": similarity.profile("", "")})
+    near = similarity.find_similar({**profiles, "": similarity.profile("", "")})
     containing = {
         (one, other)
         for one in profiles
         for other in profiles
         if one != other
-        and similarity.containment(profiles[one], profiles[other]).score > similarity.CONTAINED
+        and similarity.measure_containment(profiles[one], profiles[other]).score > similarity.CONTAINED
     }
     assert containing
     assert containing <= {(one, other) for one, others in near.items() for other in others}

@@ -127,12 +127,12 @@ def test_a_database_of_a_newer_program_is_refused_and_left_as_it_is(
 @pytest.mark.parametrize("address", ["store.db", "files:somewhere", "mysql://host/name"])
 def test_an_address_that_is_no_postgresql_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(UsageError) as refused:
-        database.shown(address)
+        database.mask_address(address)
     assert isinstance(refused.value.hint, Hint) and refused.value.hint.code == "name_database"
 
 
 def test_an_address_is_shown_without_user_and_password() -> None:
-    shown = database.shown("postgresql://me:top-secret@db.example:6000/fleet?sslmode=require")
+    shown = database.mask_address("postgresql://me:top-secret@db.example:6000/fleet?sslmode=require")
     assert shown == "postgresql://db.example:6000/fleet"
 
 

@@ -314,7 +314,9 @@ def test_a_process_number_that_belongs_to_somebody_else_by_now_is_no_holder(asle
     from rolecall.store import holder
 
     name = admitted(asleep)
-    leased(asleep, name, **{**holder.me("t"), "born": "1", "deadline": asleep.store.now() + 60_000})
+    leased(
+        asleep, name, **{**holder.identify_self("t"), "born": "1", "deadline": asleep.store.now() + 60_000}
+    )
     asleep.start()
     assert asleep.ended(name) == ["completed"]
 

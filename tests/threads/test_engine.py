@@ -517,7 +517,7 @@ def test_a_fork_with_another_workflow_follows_it(store: Store, name: str) -> Non
 
 def forge(store: Store, name: str, **lease: Any) -> None:
     ref = thread.find(store, name)
-    mine = {**holder.me("another"), "deadline": store.now() + holder.LEASE_MS, **lease}
+    mine = {**holder.identify_self("another"), "deadline": store.now() + holder.LEASE_MS, **lease}
     store.move(ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "status": "running", "lease": mine})
 
 

@@ -12,11 +12,16 @@ NOW = 1_000_000
 
 
 def lease_of(pid: int) -> dict[str, object]:
-    return {**holder.me("token"), "pid": pid, "born": holder._born(pid), "deadline": NOW + holder.LEASE_MS}
+    return {
+        **holder.identify_self("token"),
+        "pid": pid,
+        "born": holder._born(pid),
+        "deadline": NOW + holder.LEASE_MS,
+    }
 
 
 def test_this_process_is_alive_whatever_the_deadline() -> None:
-    mine = {**holder.me("token"), "deadline": 0}
+    mine = {**holder.identify_self("token"), "deadline": 0}
     assert holder.is_alive(mine, now=NOW)
     assert holder.describe(mine).startswith(f"process {os.getpid()} on ") and "/" not in holder.describe(mine)
 

@@ -36,7 +36,7 @@ def name(store: Store, tmp_path: Path) -> str:
 def held(store: Store, name: str) -> None:
     """As if this very process were running the thread."""
     ref = thread.find(store, name)
-    lease = {**holder.me("here"), "deadline": store.now() + holder.LEASE_MS}
+    lease = {**holder.identify_self("here"), "deadline": store.now() + holder.LEASE_MS}
     store.move(ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "status": "running", "lease": lease})
 
 
@@ -107,7 +107,7 @@ def test_a_thread_that_runs_is_neither_resumed_nor_answered(store: Store, name: 
 def test_killing_names_the_process_that_still_runs_the_thread(store: Store, name: str) -> None:
     held(store, name)
     killed, lease = lifecycle.kill(store, thread.find(store, name), "enough", mask=NONE)
-    assert lease is not None and lease["pid"] == holder.me("")["pid"]
+    assert lease is not None and lease["pid"] == holder.identify_self("")["pid"]
     assert killed.state.status == "killed" and killed.state.reason == "enough"
     assert "lease" not in killed.state and events(store, name)[-1] == "killed"
 

@@ -94,7 +94,7 @@ def _find_unplayable(
         return
     make = partial(casting.cast, settings, environment=env, layers=layers)
     for need in doctor.needs_of([book], make, find):
-        trouble = need.trouble or (doctor.absence(need.cast.agent, env) if need.cast else None)
+        trouble = need.trouble or (doctor.explain_absence(need.cast.agent, env) if need.cast else None)
         if need.workflow == name and trouble is not None:
             yield need.role, trouble.text, trouble.fix
 

@@ -193,7 +193,7 @@ def preset_agents() -> list[Cast]:
     return [Cast(f"acp:{name}", agents.acp(name)) for name in PRESETS]
 
 
-def absence(agent: object, env: Mapping[str, str], folder: Path | None = None) -> Trouble | None:
+def explain_absence(agent: object, env: Mapping[str, str], folder: Path | None = None) -> Trouble | None:
     """Return why an agent cannot be started, as far as this can be seen without starting it, or None if it can."""
     try:
         check_present(agent, env=env, folder=folder)
@@ -224,7 +224,7 @@ async def examine(casts: Iterable[Cast], place: DoctorPlace, *, has_flags: bool 
 async def _examine(cast: Cast, place: DoctorPlace, *, has_flags: bool) -> AgentFinding:
     agent, program = cast.agent, program_of(cast.agent)
     found = AgentFinding(label_of(cast), program, signed_in=_find_sign_in(agent, place.env))
-    absent = absence(agent, place.env, place.folder)
+    absent = explain_absence(agent, place.env, place.folder)
     if absent is not None:
         trouble = absent._replace(fix=absent.fix.removeprefix("Install it: "))
         return replace(found, state="not installed", troubles=(trouble,))

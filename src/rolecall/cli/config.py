@@ -87,7 +87,7 @@ def set_value(options: Namespace) -> CommandResult:
     def edit(before: str) -> str:
         after = config_file.with_value(before, path, value, source=file)
         # A name that refers to nothing is refused now, not when a thread needs it.
-        for problem in settings.dangling(config.parse(after, file), adapters=_AGENTS):
+        for problem in settings.find_dangling_names(config.parse(after, file), adapters=_AGENTS):
             if problem.startswith(".".join(path) + ":"):
                 raise UsageError(problem, hint="Nothing was changed.")
         return after

@@ -20,8 +20,8 @@ from rolecall.checks.doctor import (
     Diagnosis,
     DoctorPlace,
     Trouble,
-    absence,
     diagnose,
+    explain_absence,
     known_agents,
     needs_of,
     preset_agents,
@@ -107,7 +107,7 @@ def _diagnose(
                 fix = f"rolecall workflow validate {path}"
                 checks.append(Check("workflow", "problem", f"{path} does not validate", fix))
     known = known_agents()
-    installed = {cast.name: absence(cast.agent, place.env) is None for cast in known}
+    installed = {cast.name: explain_absence(cast.agent, place.env) is None for cast in known}
     needs = needs_of(books, cast_role, load)
     default = settings.get("defaultAgent")
     programs: dict[str, AgentFinding] = {}

@@ -165,7 +165,7 @@ def init(options: Namespace) -> CommandResult:
             text = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
             files[os.path.join(".schemas", f"{name}.schema.json")] = text
     is_new = _write_files(folder, files)
-    if problem := project_file.unread(folder):
+    if problem := project_file.check_nerve_file(folder):
         tell(str(problem))
 
     run = f"rolecall run {start.workflow} -p {quote(start.task)}"

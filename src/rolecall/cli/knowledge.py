@@ -12,7 +12,7 @@ from rolecall.api import Knowledge
 from rolecall.cli import CommandResult, argument, either, flag, verb
 from rolecall.cli.output import LastLine, between, has_color, paint, plural, printable, short, table, tell
 from rolecall.errors import UsageError, explain_missing
-from rolecall.knowledge.search import marks
+from rolecall.knowledge.search import find_marks
 from rolecall.settings import config, repository
 from rolecall.settings.capabilities import denied_classes
 from rolecall.settings.server_options import add_server_options
@@ -136,7 +136,7 @@ def query(options: Namespace) -> CommandResult:
             "score": round(answer.score, 4),
             "stale": answer.is_stale,
             "text": answer.text,
-            "marks": marks(answer.text, options.text),
+            "marks": find_marks(answer.text, options.text),
         }
         results.append(result)
         root = answer.repository if options.everywhere else ""

@@ -90,7 +90,7 @@ def _fleet(parser: ArgumentParser) -> None:
 def serve(options: Namespace) -> CommandResult | int:
     folder = os.path.abspath(options.project or os.getcwd())
     project = project_file.load(folder).require()  # reports problems of the file here, not in a log
-    if problem := project_file.unread(folder):
+    if problem := project_file.check_nerve_file(folder):
         tell(str(problem))
     url = _database(options)
     if options.detach:

@@ -196,7 +196,7 @@ def read_recorded(store: Store, recorded: Recorded) -> list[tuple[EvalTask, Snap
 def hold(store: Store, plan: EvalPlan, *, given: Mapping[str, float]) -> EvalRun:
     """Start the run, or take over the unfinished one. The limits in `given` replace the run's limits; a new run starts
     with the suite's limits. Raise Conflict if a living process is running it."""
-    lease = holder.me("eval")
+    lease = holder.identify_self("eval")
     if (run := plan.going_on) is None:
         limits = {**plan.limits, **given}
         return records.start_run(

@@ -188,7 +188,7 @@ class Runner:
 
     def _set(self, **fields: Any) -> None:
         """Change the state of the run, and renew its lease."""
-        lease = {**holder.me("eval"), "deadline": self.store.now() + _LEASE_MS}
+        lease = {**holder.identify_self("eval"), "deadline": self.store.now() + _LEASE_MS}
         state = {**self.run.ref.state, "lease": lease, **fields}
         kept = {key: value for key, value in state.items() if value not in (None, "")}
         draft = self.store.draft()

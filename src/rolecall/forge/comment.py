@@ -13,11 +13,11 @@ from rolecall.threads.report import (
     amount,
     change_text,
     code_block,
+    format_cell,
     money,
     pretty,
     shorten,
     usage_table,
-    written,
 )
 from rolecall.workflow.model import STATUS_KEYS
 from rolecall.workflow.reply import Shape, render
@@ -48,16 +48,17 @@ def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mas
     state, status = thread.state, thread.status
     said = "waits for you" if thread.needs_person else status
     parts = [f"### {_SIGNS.get(status, '⏳')} Rolecall: `{state.name}` {said}"]
-    parts += [f"> **Note:** {quiet(note)}"] if note else []
+    parts += [f"> **Note:** {escape_markup(note)}"] if note else []
     asked = thread.asking
     if thread.needs_person:
-        parts += [f"**{quiet(asked.role or 'The thread')}**: {quiet(shorten(_question(asked), _MOST_TEXT))}"]
+        question = escape_markup(shorten(_question(asked), _MOST_TEXT))
+        parts += [f"**{escape_markup(asked.role or 'The thread')}**: {question}"]
     elif state.reason:
-        parts += [quiet(shorten(state.reason, _MOST_TEXT))]
+        parts += [escape_markup(shorten(state.reason, _MOST_TEXT))]
     result = thread.result()
     if result:
         heading = f"**{result['role']}**" + (f": {result['status']}" if result["status"] else "")
-        parts += [quiet(heading), quiet(shorten(result["text"], _MOST_TEXT))]
+        parts += [escape_markup(heading), escape_markup(shorten(result["text"], _MOST_TEXT))]
         output = result["output"] if isinstance(result["output"], Mapping) else {}
         if fields := {key: value for key, value in output.items() if key not in STATUS_KEYS}:
             parts.append(code_block(shorten(pretty(fields), _MOST_TEXT), "json"))
@@ -71,9 +72,9 @@ def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mas
     if (table := usage_table(usage, thread.step_entries()[1:])) is not None:
         headings, rows = table
         lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-        lines += ["| " + " | ".join(written(cell) for cell in row) + " |" for row in rows]
+        lines += ["| " + " | ".join(format_cell(cell) for cell in row) + " |" for row in rows]
         parts.append(_fold("Usage", "\n".join(lines)))
-    parts.append(_fold("Steps", quiet(thread.read(max_chars=_MOST_STEPS))))
+    parts.append(_fold("Steps", escape_markup(thread.read(max_chars=_MOST_STEPS))))
     used = [f"{amount(usage['tokens'])} tokens"] if usage.get("tokens") else []
     used += [money(usage["cost"])] if usage.get("cost") else []
     footer = [f"thread `{thread.id}`", *links, *used, f"[job]({job})" if job else ""]
@@ -122,7 +123,7 @@ def _fold(title: str, text: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
-def quiet(text: str) -> str:
+def escape_markup(text: str) -> str:
     """Escape text written by agents and others so that it has no effect on the forge. Otherwise, GitLab would carry out
     a line such as `/merge` in Rolecall's name, and `@name` would notify people."""
     text = text.replace("<!--", "&lt;!--")

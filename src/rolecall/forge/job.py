@@ -296,7 +296,7 @@ class _Run:
         is_issue = self.subject is not None and self.subject.kind == "issue"
         closes = f"\n\nCloses #{self.subject.number}." if self.subject and is_issue else ""
         result = thread.result()
-        text = comment.quiet(self.mask.text(result["text"])) if result else ""
+        text = comment.escape_markup(self.mask.text(result["text"])) if result else ""
         about = f"{text}{closes}\n\nThread `{thread.id}`.".lstrip()
         request = ChangeRequest(branch, record.target or self.happened.target, title, about)
         try:

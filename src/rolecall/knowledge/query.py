@@ -176,7 +176,7 @@ def _gather(
         near, scale = _find_near(reader, vector, chosen, also={*by_words, *read, *at_lines}, limit=limit)
     ids = sorted({*by_words, *read, *at_lines, *near})
     outlines = reader.outlines(ids) if weights.words else dict.fromkeys(ids, ((), 1))
-    share = search.shares(asked, frequencies, reader.state.passages)
+    share = search.weigh_words(asked, frequencies, reader.state.passages)
     return [
         Candidate(
             key=(number, each),
@@ -184,7 +184,7 @@ def _gather(
             words=by_words.get(each, 0.0),
             trail=search.overlap(trail, share),
             name=search.overlap(trail[-1:], share),
-            quotes=search.quotes(trail, read[each].text, asked) if each in read else 0.0,
+            quotes=search.score_quotes(trail, read[each].text, asked) if each in read else 0.0,
             is_definition=each in read and search.defines(trail, read[each].text, asked),
             is_of_file=each >> index.FILE_BITS in lines,
             is_at_line=each in at_lines,

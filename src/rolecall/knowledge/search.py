@@ -259,7 +259,7 @@ class Scale(NamedTuple):
     best: float
 
 
-def shares(asked: SearchQuery, frequencies: Mapping[str, int], passages: int) -> dict[str, float]:
+def weigh_words(asked: SearchQuery, frequencies: Mapping[str, int], passages: int) -> dict[str, float]:
     """Return each word's share of the question's information. A word that occurs everywhere carries almost none."""
     rare = {
         word: math.log(1 + (passages - frequencies[word] + 0.5) / (frequencies[word] + 0.5))
@@ -277,7 +277,7 @@ def overlap(names: tuple[str, ...], share: Mapping[str, float]) -> float:
     return math.sqrt(len(common) / len(words) * sum(share[word] for word in common)) if common else 0.0
 
 
-def quotes(trail: Sequence[str], text: str, asked: SearchQuery) -> float:
+def score_quotes(trail: Sequence[str], text: str, asked: SearchQuery) -> float:
     """Return the share of a question's adjacent words that are also close together in a passage."""
     if not asked.pairs:
         return 0.0
@@ -328,7 +328,7 @@ def rank(
 # -- showing --
 
 
-def marks(text: str, asked: str) -> list[tuple[int, int]]:
+def find_marks(text: str, asked: str) -> list[tuple[int, int]]:
     """Return the positions of the question's words in a text."""
     wanted = set(terms(asked))
     return [found.span() for found in NAME.finditer(text) if wanted.intersection(terms_of(found[0]))]

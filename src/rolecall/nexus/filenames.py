@@ -102,7 +102,7 @@ def find_names(texts: Iterable[str], tree: ProjectFiles) -> frozenset[str]:
                 patterns[_path(match[0], tree.root)] = None
     for pattern in islice(filter(_ENDING.search, patterns), _MOST_PATTERNS):
         found.update(tree.match(pattern))
-    return frozenset(canonical(path, tree.root) for path in found)
+    return frozenset(canonicalize(path, tree.root) for path in found)
 
 
 def find_names_in_tasks(tasks: Iterable[Task], tree: ProjectFiles) -> frozenset[str]:
@@ -111,7 +111,7 @@ def find_names_in_tasks(tasks: Iterable[Task], tree: ProjectFiles) -> frozenset[
     return find_names([task.get(field, "") for task in tasks for field in fields], tree)
 
 
-def canonical(path: str, root: str) -> str:
+def canonicalize(path: str, root: str) -> str:
     """Return the canonical name of a file: relative to the root, or absolute if the file is outside the root."""
     real = os.path.realpath(os.path.join(root, path))
     return os.path.relpath(real, root) if real.startswith(os.path.join(root, "")) else real

@@ -99,7 +99,7 @@ def add(
             if os.path.lexists(path := os.path.join(note.folder(project, "memory"), file)):
                 hint = f"Put it `into` {file}, or choose another name."
                 raise UsageError(f"{path} exists already", hint=hint)
-            if not is_new and (matches := overlapping(project, file, kept, thresholds)):
+            if not is_new and (matches := find_overlaps(project, file, kept, thresholds)):
                 raise NoteOverlap(file, matches, thresholds.overlap)
             target = note.create(project, "memory", file, kept)
     category = note_name.category_of(target.name)
@@ -114,14 +114,14 @@ def _title(file: str) -> str:
     return note_name.topic_of(file).replace("-", " ").capitalize()
 
 
-def overlapping(project: Folder, file: str, text: str, thresholds: Thresholds = THRESHOLDS) -> list[Match]:
+def find_overlaps(project: Folder, file: str, text: str, thresholds: Thresholds = THRESHOLDS) -> list[Match]:
     """Return the notes on the subject of a new note, the most similar first. Notes of different categories count as
     being on different subjects, unless one contains most of the other."""
     own, category = profile_of(file, text), note_name.category_of(file)
     found = []
     for other in note.list_notes(project, "memory"):
         theirs = note.content(other).decode(errors="ignore")
-        like = similarity.likeness(own, profile_of(other.name, theirs))
+        like = similarity.measure_likeness(own, profile_of(other.name, theirs))
         their_category = note_name.category_of(other.name)
         is_apart = category and their_category and category != their_category
         if round(100 * like.score) >= (thresholds.superseded if is_apart else thresholds.overlap):

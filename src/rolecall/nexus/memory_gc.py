@@ -97,7 +97,7 @@ def _successors(
 ) -> Callable[[ProjectNote], str]:
     """Return a function that explains which other note has taken the place of a note, if one has."""
     profiles = {name: profile_of(name, text) for name, text in texts.items()}
-    near, by_name = similarity.near(profiles, share), {each.name: each for each in notes}
+    near, by_name = similarity.find_similar(profiles, share), {each.name: each for each in notes}
 
     def find(one: ProjectNote) -> str:
         named = _SUCCESSOR.search(texts[one.name])
@@ -105,8 +105,8 @@ def _successors(
         if successor in texts and successor != one.name:
             return f"says itself that {successor} is in its place"
         for other in (by_name[name] for name in near[one.name]):
-            like = similarity.containment(profiles[one.name], profiles[other.name])
-            back = similarity.containment(profiles[other.name], profiles[one.name])
+            like = similarity.measure_containment(profiles[one.name], profiles[other.name])
+            back = similarity.measure_containment(profiles[other.name], profiles[one.name])
             # If two notes contain each other, only the one that was written earlier is superseded.
             is_older = (one.changed, one.name) < (other.changed, other.name)
             if like.score >= share and (back.score < share or is_older):

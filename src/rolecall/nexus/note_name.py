@@ -95,7 +95,7 @@ def new_rule(name: str) -> str:
 
 def from_text(text: str) -> str:
     """Return a name for a new note from the first meaningful words of a text, or "" if they are too few."""
-    words = [word for word in similarity.telling_words(text[:1_000]) if re.fullmatch("[a-z0-9]+", word)]
+    words = [word for word in similarity.find_telling_words(text[:1_000]) if re.fullmatch("[a-z0-9]+", word)]
     passing = set(_passing(words))
     kept = [word for word in words if word not in passing and not word.isdigit() and word not in CATEGORIES]
     name = "-".join(kept[:MOST_WORDS])

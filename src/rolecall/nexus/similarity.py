@@ -67,22 +67,22 @@ def profile(topic: str, text: str) -> Profile:
     return Profile(weights, written, pairs, sum(weights.values()))
 
 
-def likeness(one: Profile, other: Profile) -> Likeness:
+def measure_likeness(one: Profile, other: Profile) -> Likeness:
     """Return the share of the shorter note that is in the other."""
     return _share(one, other, of=min(one.size, other.size))
 
 
-def telling_words(text: str) -> list[str]:
+def find_telling_words(text: str) -> list[str]:
     """Return the meaningful words of a text as written, each once."""
     return list(dict.fromkeys(word for _, word in _words(text)))
 
 
-def containment(one: Profile, other: Profile) -> Likeness:
+def measure_containment(one: Profile, other: Profile) -> Likeness:
     """Return the share of `one` that is in `other`."""
     return _share(one, other, of=one.size)
 
 
-def near(profiles: Mapping[str, Profile], share: float = CONTAINED) -> dict[str, list[str]]:
+def find_similar(profiles: Mapping[str, Profile], share: float = CONTAINED) -> dict[str, list[str]]:
     """For each note, return the other notes that share enough word pairs with it that they could contain most of it.
     Comparing all pairs of notes in full would take a minute for a thousand notes."""
     having: dict[str, list[str]] = {}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rolecall.api import Project, Rolecall, Thread
 from rolecall.errors import RolecallError
-from rolecall.nexus.filenames import canonical
+from rolecall.nexus.filenames import canonicalize
 from rolecall.nexus.resume import Touch
 from rolecall.plan_run.past import Past, instance_id, list_touched_files, moment
 from rolecall.store.canonical import JsonObject
@@ -77,7 +77,7 @@ class AgentWatch:
         theirs = [
             Touch(
                 entry.get("agent_id", ""),
-                frozenset(canonical(file, self._project.folder) for file in entry["files_touched"]),
+                frozenset(canonicalize(file, self._project.folder) for file in entry["files_touched"]),
                 entry["stopped_at"],
             )
             for entry in self._entries()

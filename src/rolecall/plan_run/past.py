@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from rolecall.nexus.filenames import canonical
+from rolecall.nexus.filenames import canonicalize
 from rolecall.nexus.resume import Prior, Touch
 from rolecall.threads.sessions import files_of
 from rolecall.threads.thread import Step
@@ -121,7 +121,7 @@ def list_touched_files(step: Step) -> frozenset[str]:
     reported = output.get("files", ()) if isinstance(output, dict) else ()
     names = {*files_of(step), *(file for file in reported if isinstance(file, str))}
     folder = os.path.realpath(step.payload["cwd"])
-    return frozenset(canonical(name.strip(), folder) for name in names if name.strip())
+    return frozenset(canonicalize(name.strip(), folder) for name in names if name.strip())
 
 
 def moment(ms: int) -> str:

@@ -123,7 +123,7 @@ class _Meter:
         self._now = now
         self._spent = state.spent
         self._calls = {
-            name: recent(state.calls.get(name, ()), rate, now) for name, rate in policy.rates.items()
+            name: select_recent(state.calls.get(name, ()), rate, now) for name, rate in policy.rates.items()
         }
         self.look_again_at: int | None = None
 
@@ -153,7 +153,7 @@ class _Meter:
         self.look_again_at = at if self.look_again_at is None else min(self.look_again_at, at)
 
 
-def recent(calls: Sequence[int], rate: StartRate, now: int) -> list[int]:
+def select_recent(calls: Sequence[int], rate: StartRate, now: int) -> list[int]:
     """Return the calls that still count. Clocks can differ between machines or be set back, so a call that appears to
     come from the far future does not count."""
     return [at for at in calls if abs(now - at) < rate.per_seconds * 1000]

@@ -63,7 +63,7 @@ def page_path(home: str) -> str:
 def note_page(home: str, address: str) -> None:
     """Record the address of the page that this process serves, for use in notifications."""
     with suppress(OSError), open(page_path(home), "w", encoding="utf-8") as file:
-        json.dump({"address": address, "holder": holder.me("web")}, file)
+        json.dump({"address": address, "holder": holder.identify_self("web")}, file)
 
 
 def find_running_page(home: str) -> str:

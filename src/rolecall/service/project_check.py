@@ -71,7 +71,7 @@ async def check(folder: str, around: Surroundings) -> Checkup:
     endpoints = await _check_endpoints(reading, reports, around)
     found = [
         *reading.problems,
-        *filter(None, [project_file.unread(place)]),
+        *filter(None, [project_file.check_nerve_file(place)]),
         *_name_problems(reading, paths, around),
         *(problem for one in reading.project.triggers for problem in _trigger_problems(reading, one, around)),
         *senses,

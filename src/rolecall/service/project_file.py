@@ -101,7 +101,7 @@ def load(folder: str) -> ProjectReading:
     return ProjectReading(_empty(os.path.dirname(path)), (problem,))
 
 
-def unread(folder: str) -> Problem | None:
+def check_nerve_file(folder: str) -> Problem | None:
     """Return a warning if a folder, or one above it, has a `nerve.yaml`, the project file of Rolecall's predecessor."""
     path = nearest(NERVE_FILE, folder)
     if path is None:

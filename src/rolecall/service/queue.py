@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rolecall.errors import Conflict, Damaged
-from rolecall.service.admission import DAY_MS, MEMBERS, Due, QueueState, Waiting, decide, recent
+from rolecall.service.admission import DAY_MS, MEMBERS, Due, QueueState, Waiting, decide, select_recent
 from rolecall.service.policy import MeteredCall, ServicePolicy, StartRate
 from rolecall.store import holder
 from rolecall.store.backend import Ref
@@ -135,7 +135,7 @@ def day_of(now: int) -> str:
 
 
 def _recent(ref: Ref | None, rate: StartRate, now: int) -> list[int]:
-    return recent(ref.state.get("calls", ()) if ref else (), rate, now)
+    return select_recent(ref.state.get("calls", ()) if ref else (), rate, now)
 
 
 def _refs(store: Store, prefix: str, *, after: str | None = None, limit: int | None = None) -> list[Ref]:

@@ -324,7 +324,7 @@ def value_from(text: str, path: Path) -> Any:
 
 def problems(settings: Settings, *, adapters: Collection[str]) -> list[str]:
     """Return all problems with a configuration: unknown keys, invalid values, and names that are not defined."""
-    return [*shape_problems(settings), *dangling(settings, adapters=adapters)]
+    return [*shape_problems(settings), *find_dangling_names(settings, adapters=adapters)]
 
 
 def shape_problems(settings: Settings) -> list[str]:
@@ -333,7 +333,7 @@ def shape_problems(settings: Settings) -> list[str]:
     return [f"{problem.message}{'. ' if problem.hint else ''}{problem.hint}" for problem in found]
 
 
-def dangling(settings: Settings, *, adapters: Collection[str]) -> list[str]:
+def find_dangling_names(settings: Settings, *, adapters: Collection[str]) -> list[str]:
     """Return the problems with names that the configuration uses but does not define."""
     agents = [("defaultAgent", settings.get("defaultAgent"))]
     for workflow, roles in get_section(settings, "agentOverrides").items():

@@ -255,13 +255,13 @@ class FilesBackend:
 
         with translate_errors(self.path):
             for _ in range(_LOOKS):
-                before = journal.instant(self._root)
+                before = journal.read_marker(self._root)
                 problem = None
                 try:
                     found = look()
                 except Damaged as exc:
                     problem = exc
-                if journal.instant(self._root) == before:
+                if journal.read_marker(self._root) == before:
                     if problem is not None:
                         raise problem
                     return found

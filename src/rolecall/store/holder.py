@@ -26,7 +26,7 @@ class Process(TypedDict):
     """Distinguishes two runs of the same process."""
 
 
-def me(token: str) -> Process:
+def identify_self(token: str) -> Process:
     """Return this process as the holder of a lease. `token` distinguishes two runs of the same process."""
     return {**_process_once(os.getpid()), "token": token}
 

@@ -152,7 +152,7 @@ def read_journal(root: Path) -> Journal | None:
         raise disk.damaged_file_error(path, str(exc)) from exc
 
 
-def instant(root: Path) -> tuple[bytes | None, bytes | None]:
+def read_marker(root: Path) -> tuple[bytes | None, bytes | None]:
     """Return a value that differs whenever a change to refs has taken effect or has been carried out."""
     return disk.read(root / _JOURNAL), disk.read(root / COUNTERS)
 

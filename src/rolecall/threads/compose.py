@@ -25,7 +25,7 @@ from rolecall.store import holder
 from rolecall.store.canonical import JsonObject
 from rolecall.store.lazy import Module
 from rolecall.store.store import Store
-from rolecall.threads.casting import cast, cast_stand_in, binder
+from rolecall.threads.casting import binder, cast, cast_stand_in
 from rolecall.threads.engine import Engine
 from rolecall.threads.setup import Cast, Recalled, Watch
 from rolecall.workflow import registry

@@ -273,7 +273,7 @@ def _work(view: View, limit: int | None) -> str:
         parts.append(f"<details><summary>Changes</summary>{_diff(diff, limit)}</details>")
     if view.get("prompt"):
         parts.append(fold_text("Prompt", view["prompt"], limit))
-    if turns := report.besides(view):
+    if turns := report.list_other_turns(view):
         calls = sum(len(turn["tool_calls"]) for turn in turns)
         said = f"Conversation: {report.plural(len(turns), 'turn')}"
         said += f", {report.plural(calls, 'tool call')}" if calls else ""
@@ -299,7 +299,7 @@ def _usage(card: View, steps: Sequence[View]) -> str:
     headings, rows = used
     head = "".join(f"<th>{safe(cell)}</th>" for cell in headings)
     body = "".join(
-        f"<tr>{''.join(f'<td>{safe(report.written(cell))}</td>' for cell in row)}</tr>" for row in rows
+        f"<tr>{''.join(f'<td>{safe(report.format_cell(cell))}</td>' for cell in row)}</tr>" for row in rows
     )
     table = f'<table class="usage"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return f'<div class="wide">{table}</div>'

@@ -61,7 +61,7 @@ def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
 def ask_to_stop(lease: JsonObject) -> int | None:
     """Send SIGTERM to the process that runs the thread and return its id, even if the process has already ended. Return
     None for a process of another host or user; such a process learns from its lease that it must stop."""
-    if lease.get("host") != holder.me("")["host"]:
+    if lease.get("host") != holder.identify_self("")["host"]:
         return None
     try:
         with suppress(ProcessLookupError):

@@ -91,7 +91,9 @@ def take(
             if now < state.until:
                 raise Waits(ref)
             state = state._replace(until=None, reason="")
-        mine = {**holder.me(token), "deadline": now + lease_ms} | ({"shared": True} if is_shared else {})
+        mine = {**holder.identify_self(token), "deadline": now + lease_ms} | (
+            {"shared": True} if is_shared else {}
+        )
         try:
             _move(store, ref, state._replace(status=Status.RUNNING, lease=mine), durable=False)
         except Conflict:

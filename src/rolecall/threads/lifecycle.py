@@ -302,7 +302,7 @@ def _add_thread(
         state = state._replace(status=Status.QUEUED, service=QueuePlace(queue, store.now()))
     add(draft, ident, head, state)
     if queue is not None:
-        maker = {**holder.me("maker"), "deadline": store.now() + MAKING_MS}
+        maker = {**holder.identify_self("maker"), "deadline": store.now() + MAKING_MS}
         enter_queue(draft, ident, state, {"maker": maker} if folders else {})
     if also is not None:
         also(ident, draft)

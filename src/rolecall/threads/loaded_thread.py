@@ -27,7 +27,7 @@ from rolecall.workflow.model import (
     SUSPEND,
     StoredRole,
     Workdir,
-    given,
+    dump_limits,
     member_workdir,
     own_folders,
     workdir_of,
@@ -128,7 +128,7 @@ class LoadedThread:
         if self.role(role).group is None:  # the limits of a group's role apply to each member
             kinds.append((f"the role {role}", of_role, self.role(role).limits, own, by_role))
         for whose, prefix, declared, extra, amounts in kinds:
-            limits = {**given(declared), **extra}
+            limits = {**dump_limits(declared), **extra}
             if key := thread.over_limit(limits, amounts):
                 used_up = amounts.get(key, 0)
                 return suggest_more(f"{prefix}{key}", limits[key], used_up, f"{whose} has used", key)
@@ -148,7 +148,7 @@ class LoadedThread:
         what = f"the function of {role}"
         with contain(what):
             work = function(self.context(workdir=workdir))
-        result = RoleResult.of(await unless(cancel, what, work))
+        result = RoleResult.of(await wait_unless(cancel, what, work))
         output = dict(result.output)
         for value in (output, result.body):
             canonical.encode(value)  # raises if the value cannot be stored
@@ -185,7 +185,7 @@ def contain(what: str) -> Iterator[None]:
         raise crash_error(what, error) from error
 
 
-async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T], *, grace: float = 0.0) -> T:
+async def wait_unless(cancel: protocol.Cancel, what: str, work: Awaitable[T], *, grace: float = 0.0) -> T:
     """Return the result of `work`. If `cancel` is set and `work` does not end within `grace` seconds after that, cancel
     `work` and raise `AgentError`."""
 

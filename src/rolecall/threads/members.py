@@ -50,7 +50,7 @@ from rolecall.threads.state import (
 from rolecall.threads.storable import describe_usage
 from rolecall.threads.thread import LIMITS, Chain, Roster
 from rolecall.workflow.group import items_of, output_schema, role_of, status_of
-from rolecall.workflow.model import MOST_MEMBERS, Group, given, member_roles
+from rolecall.workflow.model import MOST_MEMBERS, Group, dump_limits, member_roles
 from rolecall.workflow.route import Suspended
 
 LARGEST_ITEM = 1_000_000
@@ -158,7 +158,7 @@ class Members:
         if self._reuse is None and self._state.forked_from and is_first:
             self._reuse = True  # the fork exists to continue the group's work
         limits = {
-            **given(self._loaded.workflow.limits),
+            **dump_limits(self._loaded.workflow.limits),
             **self._loaded.chain.start.limits,
             **self._state.limits,
         }
@@ -281,7 +281,7 @@ class Members:
             deadline=self._ref.state.get("deadline"),
             limits=self._limits,
             used=self._loaded.totals,
-            own=lambda number: given(self._loaded.role(self._role(number)).limits),
+            own=lambda number: dump_limits(self._loaded.role(self._role(number)).limits),
         )
         if decision.lacks and self._group.on_limit == "suspend":
             self._progress.lacks = decision.lacks

@@ -15,7 +15,7 @@ from rolecall.settings import capabilities
 from rolecall.store.lazy import Module
 from rolecall.threads import prompt, reuse, sandboxing
 from rolecall.threads.attempt import AgentAnswer, Attempt, StepResult
-from rolecall.threads.loaded_thread import contain, unless
+from rolecall.threads.loaded_thread import contain, wait_unless
 from rolecall.threads.sessions import StoredMemory
 from rolecall.threads.setup import Cast, Setup
 from rolecall.threads.trace_ids import attempt_span, trace_id, traceparent
@@ -102,7 +102,7 @@ async def _play(
     attempt.note = attempt.note._replace(unread=True)
     try:
         reading = setup.extract(answer.text, role.schema, role.extract)
-        output, usage = await unless(cancel, "reading the answer", reading)
+        output, usage = await wait_unless(cancel, "reading the answer", reading)
     except ExtractError as error:
         attempt.add_usage(error.usage)
         why = "; ".join([found.reason, *found.misfits])
@@ -171,7 +171,7 @@ async def _ask(
             given = protocol.ask(cast.agent, text, context=context)
             # a function might not notice that it should stop
             if isinstance(cast.agent, FunctionType | MethodType | partial):
-                given = unless(cancel, f"the agent {cast.name!r}", given, grace=_GRACE)
+                given = wait_unless(cancel, f"the agent {cast.name!r}", given, grace=_GRACE)
             answered = await given
     except AgentError as error:
         attempt.note_sandbox(sandboxing.describe_use(sandbox, words, policy))

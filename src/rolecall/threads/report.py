@@ -213,7 +213,7 @@ def _figure(used: View, key: str) -> float | str:
     return shown
 
 
-def written(cell: Any) -> str:
+def format_cell(cell: Any) -> str:
     return amount(cell) if isinstance(cell, (int, float)) else str(cell)
 
 
@@ -419,7 +419,7 @@ def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | N
     return "\n\n".join([*parts, *_work_markdown(attempt, limit)])
 
 
-def besides(view: View) -> list[View]:
+def list_other_turns(view: View) -> list[View]:
     """Return the turns without the answer, which is shown elsewhere."""
     answer = (view.get("raw") or "").strip()
     turns = [
@@ -432,7 +432,7 @@ def _work_markdown(view: View, limit: int | None) -> list[str]:
     """Render the diff and the turns of a step or a failed attempt."""
     diff = shorten(view.get("diff") or "", None if limit is None else LONGEST_DIFF)
     parts = [code_block(diff, "diff")] if diff else []
-    for index, turn in enumerate(besides(view), 1):
+    for index, turn in enumerate(list_other_turns(view), 1):
         parts.append(f"### Turn {index}: {turn['role']}")
         if turn["text"].strip():
             parts.append(code_block(shorten(turn["text"].strip(), limit)))
@@ -455,7 +455,7 @@ def markdown(card: View, steps: Sequence[View], *, limit: int | None = SHORT) ->
     if used := usage_table(card["usage"], steps):
         headings, rows = used
         lines = [headings, ["---" for _ in headings]]
-        lines += [[written(cell).replace("|", "\\|") for cell in row] for row in rows]
+        lines += [[format_cell(cell).replace("|", "\\|") for cell in row] for row in rows]
         parts.append("## Usage\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
     parts += [detail_markdown(step, with_prompt=limit is None, limit=limit) for step in steps]
     parts += [

@@ -22,7 +22,7 @@ from rolecall.workflow.model import (
     START,
     Limits,
     StoredWorkflow,
-    given,
+    dump_limits,
     runs_processes,
     sandbox_of,
 )
@@ -133,7 +133,7 @@ def sandbox_mark(workflow: StoredWorkflow, place: str) -> str:
 
 def limits_text(limits: Limits) -> str:
     """Return limits in words, such as `30 steps, 2.5 cost`, or an empty string if there are no limits."""
-    return ", ".join(f"{value} {name}" for name, value in given(limits).items())
+    return ", ".join(f"{value} {name}" for name, value in dump_limits(limits).items())
 
 
 # -- text --

@@ -230,18 +230,18 @@ class _Lint:
             if name in self._unusable:
                 continue
             schema = ("roles", name, "schema")
-            for unmet in outcome.unmet(role.schema):
+            for unmet in outcome.find_unmet(role.schema):
                 # A function returns its output as a value, which can have any fields.
                 if unmet.is_closed or name not in functions:
                     report = self._error if unmet.is_top or unmet.is_closed else self._warn
                     message = f"{unmet.name!r} is required but not declared{unmet.where}"
                     hint = did_you_mean(unmet.name, unmet.known, what="Declared")
                     report((*schema, *unmet.path), message, hint)
-            for path, names in outcome.forbidden(role.schema):
+            for path, names in outcome.find_forbidden(role.schema):
                 message = f"this forbids {_quote(names)}, which another part of the schema requires"
                 hint = "Declare them beside it, or leave it out."
                 self._error((*schema, *path), message, hint, at_key=True)
-            for path, message in outcome.contradictions(role.schema):
+            for path, message in outcome.find_contradictions(role.schema):
                 self._error((*schema, *path), message, at_key=True)
 
     # -- conditions --

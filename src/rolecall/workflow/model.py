@@ -424,7 +424,7 @@ _AS_STORED = ("agent", "resume", "extract", "workdir", "on_crash", "reuse", "sta
 def to_payload(workflow: StoredWorkflow, schema_ids: Mapping[str, str]) -> JsonObject:
     """Return the stored form of a workflow. `schema_ids` maps each role to the node of its schema."""
     optional = {
-        "limits": given(workflow.limits) or None,
+        "limits": dump_limits(workflow.limits) or None,
         "version": workflow.version or None,
         "python": workflow.python,
         **{key: getattr(workflow, key) for key in _OF_WORKFLOW},
@@ -443,7 +443,7 @@ def to_payload(workflow: StoredWorkflow, schema_ids: Mapping[str, str]) -> JsonO
 def _role_payload(role: StoredRole, schema_id: str) -> JsonObject:
     optional = {
         **{key: getattr(role, key) for key in _AS_STORED},
-        "limits": given(role.limits) or None,
+        "limits": dump_limits(role.limits) or None,
         "knowledge": role.knowledge and recall_payload(role.knowledge),
         "may_start_threads": role.may_start_threads or None,
         "group": role.group and group_payload(role.group),
@@ -525,7 +525,7 @@ def read_group(payload: JsonObject) -> Group:
     return Group(**{**payload, **lists, "join": join["at_least"] if isinstance(join, Mapping) else join})
 
 
-def given(limits: Limits) -> dict[str, int | float]:
+def dump_limits(limits: Limits) -> dict[str, int | float]:
     """Return the limits that are set, by name."""
     return {key: value for key, value in limits._asdict().items() if value is not None}
 

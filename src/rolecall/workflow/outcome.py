@@ -237,7 +237,7 @@ class Unmet(NamedTuple):
     """Whether undeclared fields are forbidden in the object that requires the field."""
 
 
-def unmet(schema: JsonObject) -> Iterator[Unmet]:
+def find_unmet(schema: JsonObject) -> Iterator[Unmet]:
     """Yield required fields that are declared nowhere, so that no agent knows about them."""
     parts = list(_parts(schema, (), is_value=True))
     places = {id(part.schema): part.path for part in reversed(parts)}
@@ -265,7 +265,7 @@ def unmet(schema: JsonObject) -> Iterator[Unmet]:
                 yield Unmet(path, name, known, where, is_top, is_closed)
 
 
-def forbidden(schema: JsonObject) -> Iterator[tuple[Path, list[str]]]:
+def find_forbidden(schema: JsonObject) -> Iterator[tuple[Path, list[str]]]:
     """Yield the parts of a schema that forbid fields required by another part of the same variant."""
     parts = list(_parts(schema, (), is_value=True))
     places = {id(part.schema): part.path for part in reversed(parts)}
@@ -280,7 +280,7 @@ def forbidden(schema: JsonObject) -> Iterator[tuple[Path, list[str]]]:
         yield path, list(names)
 
 
-def contradictions(schema: JsonObject) -> Iterator[tuple[Path, str]]:
+def find_contradictions(schema: JsonObject) -> Iterator[tuple[Path, str]]:
     """Yield the path of the upper bound, and a message, for each pair of bounds that no value can meet."""
     for part in _parts(schema, (), is_value=True):
         for low, high, may_be_equal in _BOUNDS:

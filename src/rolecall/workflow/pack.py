@@ -19,7 +19,7 @@ from rolecall.errors import Conflict, Hint, RolecallError, UsageError
 from rolecall.settings import capabilities, config, form
 from rolecall.settings.config_file import write_file
 from rolecall.store.lazy import Module
-from rolecall.workflow.model import Sandbox, StoredWorkflow, describe_sandbox, given, sandbox_of
+from rolecall.workflow.model import Sandbox, StoredWorkflow, describe_sandbox, dump_limits, sandbox_of
 from rolecall.workflow.places import ENDINGS, LOCK, has_lock, is_index, name_of, places_around
 
 if TYPE_CHECKING:
@@ -437,7 +437,7 @@ def _describe_file(known: Powers) -> Powers:
     edges = (edge for edges in workflow.graph.values() for edge in edges)
     places = dict.fromkeys(edge.location for edge in edges if edge.location)
     roles = tuple(describe_roles(workflow))
-    return known._replace(roles=roles, folders=tuple(places), limits=given(workflow.limits))
+    return known._replace(roles=roles, folders=tuple(places), limits=dump_limits(workflow.limits))
 
 
 _MODELS = {"baseUrl": "{}", "provider": "the provider {}", "model": "the model {}", "apiKeyEnv": "your model"}

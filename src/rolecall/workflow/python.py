@@ -38,7 +38,7 @@ from rolecall.workflow.model import (
     Sandbox,
     StoredWorkflow,
     Workdir,
-    given,
+    dump_limits,
     sandbox_payload,
 )
 from rolecall.workflow.places import name_of
@@ -428,7 +428,7 @@ class _Reader:
     def _plain(self, value: Any, what: str, role: str | None = None) -> Any:
         """Return the value as the store will return it: tuples become lists, and nothing is shared with the caller."""
         if isinstance(value, Limits):
-            value = given(value)
+            value = dump_limits(value)
         elif isinstance(value, Sandbox):
             value = sandbox_payload(value)
         try:

@@ -84,7 +84,7 @@ def session_options(url: str, *more: str) -> str:
     return " ".join([given, *(f"-c {option}" for option in own)]).strip()
 
 
-def shown(url: str) -> str:
+def mask_address(url: str) -> str:
     """Return an address without its user and password, for display."""
     _parts(url)  # raises an error if the address is not a PostgreSQL address
     return str(PostgresServer(url))
@@ -114,7 +114,8 @@ def migrate(url: str) -> None:
             found = int(_answer(db, _FOUND_VERSION) or 0)
             if found > _VERSION:
                 raise StorageError(
-                    f"the fleet in {shown(url)} has version {found}; this program knows versions up to {_VERSION}",
+                    f"the fleet in {mask_address(url)} has version {found}; "
+                    f"this program knows versions up to {_VERSION}",
                     hint="Upgrade Rolecall on this machine: pip install --upgrade 'rolecall[fleet]'.",
                 )
             if found < _VERSION:
@@ -123,7 +124,7 @@ def migrate(url: str) -> None:
             dbos.DBOS.migrate(url, schema=DBOS_SCHEMA)
     except (psycopg.Error, sql_errors.SQLAlchemyError) as error:
         raise StorageError(
-            f"the fleet's tables cannot be created in {shown(url)}: {PostgresServer(url).quote(error)[:500]}",
+            f"the fleet's tables cannot be created in {mask_address(url)}: {PostgresServer(url).quote(error)[:500]}",
             hint="The user needs the right to create schemas in the database.",
         ) from error
 

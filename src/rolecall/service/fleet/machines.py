@@ -168,7 +168,7 @@ class Presence:
         now = self._store.now()
         own = {
             "executor": self._executor,
-            "process": holder.me(self._executor),
+            "process": holder.identify_self(self._executor),
             "since": self._since,
             "at": now,
             "deadline": now + self._lease_ms,

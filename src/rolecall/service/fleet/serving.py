@@ -48,13 +48,13 @@ def serve(
     """Run a machine of the fleet at `url` until told to stop. `policy` replaces the fleet's policy unless it is None.
     `show` gets each log line; `ready` is called once other processes can connect to the machine."""
     home = config.home()
-    database.shown(url)  # raises an error for a wrong address, before anything is created
+    database.mask_address(url)  # raises an error for a wrong address, before anything is created
     lock = control.Lock(home, store=url)
     try:
         # Steps get the same store address, and its password is masked everywhere.
         config.set_variables({"ROLECALL_STORE": url})
         log = Log(home, show)
-        log(f"joining the fleet at {database.shown(url)} as process {os.getpid()}")
+        log(f"joining the fleet at {database.mask_address(url)} as process {os.getpid()}")
         database.migrate(url)
         called = name or host_name()
         settings = MachineSettings(
