@@ -229,8 +229,8 @@ def _responses_events(response: dict[str, Any]) -> Events:
                 {"type": "response.output_text.done", **place, "content_index": 0, "text": text},
             ]
         elif item["type"] == "function_call":
-            told = {**place, "arguments": item["arguments"], "name": item["name"]}
-            values.append({"type": "response.function_call_arguments.done", **told})
+            fields = {**place, "arguments": item["arguments"], "name": item["name"]}
+            values.append({"type": "response.function_call_arguments.done", **fields})
         values.append({"type": "response.output_item.done", "output_index": index, "item": item})
     values.append({"type": "response.completed", "response": response})
     return [(str(value["type"]), {**value, "sequence_number": at}) for at, value in enumerate(values)]

@@ -116,9 +116,9 @@ def test_whoever_follows_a_group_reads_the_events_of_its_members_and_no_others(
         return ask(stream, **wanted)
 
     monkeypatch.setattr(rc.store, "events", ask_and_note)
-    told = [(event.kind, event.body) for event in iter(lambda: next(events), None)]
+    bodies = [(event.kind, event.body) for event in iter(lambda: next(events), None)]
     assert {*read} == {thread.id, *(member.id for member in thread.members)}
-    kinds = [body["kind"] if kind == "member" else kind.upper() for kind, body in told]
+    kinds = [body["kind"] if kind == "member" else kind.upper() for kind, body in bodies]
     assert kinds[:2] == ["STARTED", "GROUP"] and kinds[-3:] == ["STEP", "STEP_STARTED", "STEP"]
     assert Counter(kinds[2:-3]) == {"started": 3, "step_started": 3, "step": 3, "over": 3}
 
@@ -399,13 +399,13 @@ def test_the_repository_is_indexed_and_searched(rc: rolecall.Rolecall) -> None:
     Path(rc.folder, "guide.md").write_text(
         "# Guide\n\n## Install\n\nRun the installer with elevated rights.\n"
     )
-    told: list[str] = []
-    with rc.knowledge(tell=told.append) as knowledge:
+    received: list[str] = []
+    with rc.knowledge(tell=received.append) as knowledge:
         with pytest.raises(rolecall.RolecallError) as caught:
             knowledge.sync()
         assert "rc.knowledge().init()" in "".join(format_exception(caught.value))
         assert knowledge.init().include == ["*.md"]
-        assert knowledge.sync().indexed == ["guide.md"] and not told
+        assert knowledge.sync().indexed == ["guide.md"] and not received
         [found, *_] = knowledge.query("elevated rights", path="*.md").answers
         assert found.path == "guide.md" and "elevated" in found.text
         assert (

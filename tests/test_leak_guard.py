@@ -59,7 +59,7 @@ def test_what_a_failing_test_leaves_open_ends_with_it_and_fails_no_other_test(tm
         timeout=120,
     )
     assert "PASSED test_it.py::test_that_is_innocent" in done.stdout, done.stdout
-    told = [
+    output = [
         line.split(" - ")[0] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR "))
     ]
-    assert {line.split("::")[1] for line in told} == {"test_that_fails", "test_whose_fixture_fails"}
+    assert {line.split("::")[1] for line in output} == {"test_that_fails", "test_whose_fixture_fails"}

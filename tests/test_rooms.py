@@ -62,7 +62,7 @@ VALUES = {
     "rolecall.nexus.tool_error": {"NotThere", "ToolError"},
     "rolecall.nexus.tool_map": {"TOOL_NAMES"},
     # types, constants and texts of knowledge and threads
-    "rolecall.knowledge.search": {"marks"},
+    "rolecall.knowledge.search": {"find_marks"},
     "rolecall.knowledge.serve": {"PATH"},
     "rolecall.knowledge.settings": {"SETTINGS", "KnowledgeSettings"},  # a section of the project's file
     "rolecall.threads.casting": "*",  # chooses an agent from the configuration, without a store

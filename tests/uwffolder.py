@@ -211,9 +211,9 @@ def read_thread(root: Path, head: str) -> list[dict[str, Any]]:
         while "role" in payload:
             detail = store.get(payload["detail"]).payload
             turns = [store.get(turn).payload for turn in detail["turns"]]
-            spoken = [turn["content"] for turn in turns if turn["role"] == "assistant"]
+            answers = [turn["content"] for turn in turns if turn["role"] == "assistant"]
             output = store.get(payload["output"]).payload
-            steps.insert(0, payload | {"output": output, "text": spoken[-1] if spoken else ""})
+            steps.insert(0, payload | {"output": output, "text": answers[-1] if answers else ""})
             start = payload["start"]
             payload = (
                 known(payload["prev"], "108DB063KRQWW") if payload["prev"] else known(start, "44P8EP6N3NXZ5")

@@ -245,15 +245,15 @@ def _describe(root: Path, is_meant: object) -> dict[str, object]:
     for folder, names, files in os.walk(root):
         for name in (*names, *files):
             path = Path(folder, name)
-            told = str(path.relative_to(root))
-            if not is_meant(told):  # type: ignore[operator]
+            shown = str(path.relative_to(root))
+            if not is_meant(shown):  # type: ignore[operator]
                 continue
             stat = path.lstat()
-            found[told] = (
+            found[shown] = (
                 stat.st_mode,
                 stat.st_uid,
                 path.read_bytes() if path.is_file() and not path.is_symlink() else b"",
-                0 if told in ("home", "home/work") or told.startswith(".") else stat.st_mtime_ns,
+                0 if shown in ("home", "home/work") or shown.startswith(".") else stat.st_mtime_ns,
                 [] if path.is_symlink() or path.is_socket() else os.listxattr(path),
             )
     return found

@@ -48,13 +48,13 @@ def _play(stream: str, log: str, *argv: str) -> None:
     with open(log, "a", encoding="utf-8") as file:
         file.write(json.dumps(call) + "\n")
     ending: dict[str, Any] = {}
-    told = next((word.partition("=")[2] for word in argv if word.startswith(_SESSION)), "")
+    reported = next((word.partition("=")[2] for word in argv if word.startswith(_SESSION)), "")
     with open(stream, encoding="utf-8") as lines:
         for line in lines:
             if line.startswith('{"standin"'):
                 ending |= json.loads(line)["standin"]
             else:
-                line = line.replace("$SESSION", told)
+                line = line.replace("$SESSION", reported)
                 sys.stdout.write(line.replace("$WORK", json.dumps(os.getcwd())[1:-1]))
     sys.stdout.flush()
     sys.stderr.write(ending.get("stderr", ""))

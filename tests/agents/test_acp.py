@@ -332,11 +332,11 @@ def test_the_cost_of_the_session_becomes_that_of_the_call(stage: Stage) -> None:
 
 
 def test_usage_told_beside_messages_is_summed(stage: Stage) -> None:
-    told = {"inputTokens": 100, "outputTokens": 20, "totalTokens": 120}
+    fields = {"inputTokens": 100, "outputTokens": 20, "totalTokens": 120}
     chunk = {
         "sessionUpdate": "agent_message_chunk",
         "content": {"type": "text", "text": ""},
-        "_meta": {"usage": told},
+        "_meta": {"usage": fields},
     }
     reply = stage.run(stage.agent([{"update": chunk}, {"say": ANSWER}, {"update": chunk}]))
     assert reply.usage == Usage(200, 40, turns=1)
@@ -414,11 +414,11 @@ def test_there_is_a_stream_of_every_agent_with_a_preset() -> None:
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_recorded_stream_is_read_as_what_the_agent_did(path: Path) -> None:
-    *told, end = map(json.loads, path.read_text().replace("$WORK", "/work").splitlines())
+    *parsed, end = map(json.loads, path.read_text().replace("$WORK", "/work").splitlines())
     words = (path.stem,) if path.stem in capabilities.RESTRICTIONS else ()
     context = replace(context_for(Path("/work"), Recorder(), env={}), capabilities=words)
     reader = AcpReader(context, PRESETS[path.parent.name], {"tiny"})
-    for item in told:
+    for item in parsed:
         if "update" in item:
             reader.event(Record(item["update"]))
         else:
@@ -491,8 +491,8 @@ def test_what_the_role_may_not_do_is_refused_and_the_agent_goes_on(
     assert (reply.text, reply.files) == ("Then not.", ())
     assert not (stage.workdir / "written").exists()
     assert stage.answers() == [{"outcome": "selected", "optionId": "no"}]
-    told = stage.recorder.bodies("permission")
-    assert [(body["what"], body["allowed"]) for body in told] == [(f"{kind}: {kind}", False)]
+    bodies = stage.recorder.bodies("permission")
+    assert [(body["what"], body["allowed"]) for body in bodies] == [(f"{kind}: {kind}", False)]
 
 
 def test_a_kind_that_only_the_call_before_the_question_told_counts(stage: Stage) -> None:
@@ -604,13 +604,13 @@ def test_the_users_own_configuration_of_opencode_is_kept_beside_the_agent_that_i
     launch = PRESETS["opencode"].launch
     env = {"OPENCODE_CONFIG_CONTENT": '{"theme": "dark", "agent": {"mine": {}}}'}
     made = launch(Wish(("edit",), servers=(McpServer("tiny", "sh"),), env=env))
-    told = json.loads(made.env["OPENCODE_CONFIG_CONTENT"])
-    assert (told["theme"], set(told["agent"]), told["default_agent"]) == (
+    reply = json.loads(made.env["OPENCODE_CONFIG_CONTENT"])
+    assert (reply["theme"], set(reply["agent"]), reply["default_agent"]) == (
         "dark",
         {"mine", "rolecall"},
         "rolecall",
     )
-    rules = told["agent"]["rolecall"]["permission"]
+    rules = reply["agent"]["rolecall"]["permission"]
     assert (rules["*"], rules["edit"], rules["bash"], rules["tiny_*"]) == ("deny", "deny", "allow", "allow")
     with pytest.raises(UsageError, match="not a JSON object"):
         launch(Wish(("edit",), env={"OPENCODE_CONFIG_CONTENT": "deny"}))

@@ -250,9 +250,9 @@ def test_what_goes_wrong_with_a_tool_is_told_to_the_model_which_goes_on(
     ]
     with ModelServer(script) as server:
         reply = run(agent_of(server, protocol), tmp_path)
-        told = results(server.requests[-1])
+        reported = results(server.requests[-1])
     assert (reply.text, reply.ending) == ("I give up.", "completed")
-    assert [text.split(";")[0].split(":")[0] for text in told] == [
+    assert [text.split(";")[0].split(":")[0] for text in reported] == [
         "unknown tool 'bash'",
         "'../x' leads outside the work folder, where nothing can be accessed",
         "read_file was called with wrong arguments",
@@ -535,10 +535,10 @@ def test_a_session_is_gone_on_with(tmp_path: Path, protocol: str) -> None:
         agent = agent_of(server, protocol)
         first = run(agent, tmp_path, "The task.", memory=memory)
         second = run(agent, tmp_path, "Once more.", memory=memory, session=first.session, recorder=recorder)
-        told = server.requests[-1].text
+        reported = server.requests[-1].text
     assert (second.text, second.session) == ("Corrected.", first.session)
     assert recorder.events[0] == ("session", {"session": first.session})
-    assert [told.count(text) for text in ("The task.", "First answer.", "Once more.")] == [1, 1, 1]
+    assert [reported.count(text) for text in ("The task.", "First answer.", "Once more.")] == [1, 1, 1]
     assert results(server.requests[-1]) == ["[nothing matches]"]
     assert second.usage is not None
     assert second.usage.turns == 1

@@ -134,9 +134,9 @@ def test_tool_calls_become_turns_and_written_files_are_told(tmp_path: Path) -> N
 
 def test_tokens_are_told_with_each_message_and_the_result_has_the_last_word(tmp_path: Path) -> None:
     reply, recorder = play(claude(), tmp_path, "tools")
-    told = [(body["input_tokens"], body["output_tokens"]) for body in recorder.bodies("usage")]
-    assert told == [(10, 1), (20, 2), (30, 3), (30, 15)]
-    assert reply.usage and told[-1] == (reply.usage.input_tokens, reply.usage.output_tokens)
+    bodies = [(body["input_tokens"], body["output_tokens"]) for body in recorder.bodies("usage")]
+    assert bodies == [(10, 1), (20, 2), (30, 3), (30, 15)]
+    assert reply.usage and bodies[-1] == (reply.usage.input_tokens, reply.usage.output_tokens)
 
 
 def test_a_refused_write_touches_nothing(tmp_path: Path) -> None:

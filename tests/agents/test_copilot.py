@@ -92,9 +92,9 @@ def test_turns_hold_the_calls_and_only_files_that_were_written_are_touched(tmp_p
     assert reply.files == ("a.txt",)
     refused, recorder = play(copilot(), tmp_path / "refused", "no-file-edit")
     assert refused.files == ()
-    (told,) = recorder.bodies("permission")
-    assert (told["what"], told["allowed"]) == ("create", False)
-    assert "`write`" in told["reason"]
+    (bodies,) = recorder.bodies("permission")
+    assert (bodies["what"], bodies["allowed"]) == ("create", False)
+    assert "`write`" in bodies["reason"]
 
 
 def test_what_a_subagent_says_is_not_the_answer(tmp_path: Path) -> None:

@@ -79,9 +79,9 @@ def test_the_answer_is_the_last_message_and_the_turns_hold_the_calls(tmp_path: P
 def test_what_was_rejected_is_told_and_touches_nothing(tmp_path: Path) -> None:
     reply, recorder = play(cursor(), tmp_path, "rejected")
     assert reply.files == ()
-    (told,) = recorder.bodies("permission")
-    assert (told["what"], told["allowed"]) == ("delete", False)
-    assert "not in ask mode" in told["reason"]
+    (bodies,) = recorder.bodies("permission")
+    assert (bodies["what"], bodies["allowed"]) == ("delete", False)
+    assert "not in ask mode" in bodies["reason"]
 
 
 def test_the_endings_that_are_no_answer(tmp_path: Path) -> None:

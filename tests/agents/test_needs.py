@@ -129,21 +129,21 @@ def test_the_endpoint_comes_from_variables_and_settings(
 def test_a_program_that_can_do_without_its_key_gets_a_stand_in(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "ANTHROPIC_API_KEY": "key-a", "CODEX_API_KEY": "key-b", "MINE": "key-c"}
 
-    def told(agent: str) -> tuple[list[tuple[str, str, str]], tuple[str, ...]]:
+    def summarize_needs(agent: str) -> tuple[list[tuple[str, str, str]], tuple[str, ...]]:
         needs = find_needs(agent, env=env, folder=tmp_path)
         return [(each.base_url, each.key, each.key_env) for each in needs.endpoints], needs.hosts
 
-    assert told("claude") == ([("https://api.anthropic.com", "key-a", "ANTHROPIC_API_KEY")], ())
+    assert summarize_needs("claude") == ([("https://api.anthropic.com", "key-a", "ANTHROPIC_API_KEY")], ())
     address = "https://api.openai.com/v1"
-    assert told("codex") == (
+    assert summarize_needs("codex") == (
         [(address, "key-b", "CODEX_API_KEY")], ("chatgpt.com:443", "auth.openai.com:443"),
     )  # fmt: skip
     (tmp_path / ".codex/config.toml").write_text(
         'model_provider = "mine"\n[model_providers.mine]\nbase_url = "http://m:1/v1"\nenv_key = "MINE"\n'
     )
-    assert told("codex-acp") == ([("http://m:1/v1", "key-c", "MINE")], ())
+    assert summarize_needs("codex-acp") == ([("http://m:1/v1", "key-c", "MINE")], ())
     (tmp_path / ".claude/settings.json").write_text('{"apiKeyHelper": "get-key"}')
-    assert told("claude")[0] == []
+    assert summarize_needs("claude")[0] == []
 
 
 def test_settings_of_the_project_name_no_endpoint_and_no_variable(tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def test_options_and_the_session_become_flags(tmp_path: Path) -> None:
 
 
 def test_tool_servers_are_added_to_what_the_program_was_told_already(tmp_path: Path) -> None:
-    told = {"theme": "dark", "mcp": {"mine": {"type": "local", "command": ["mine"]}}}
-    seen = call(opencode(mcp=(TINY,)), tmp_path, env={CONFIG: json.dumps(told)})
+    fields = {"theme": "dark", "mcp": {"mine": {"type": "local", "command": ["mine"]}}}
+    seen = call(opencode(mcp=(TINY,)), tmp_path, env={CONFIG: json.dumps(fields)})
     server = {"type": "local", "command": ["/bin/tiny", "--port", "1"], "environment": {"KEY": "v"}}
     assert json.loads(seen["env"][CONFIG]) == {
         "theme": "dark",
-        "mcp": {"mine": told["mcp"]["mine"], "tiny": {**server, "enabled": True}},  # type: ignore[index]
+        "mcp": {"mine": fields["mcp"]["mine"], "tiny": {**server, "enabled": True}},  # type: ignore[index]
     }
 
 

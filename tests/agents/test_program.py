@@ -114,10 +114,10 @@ def test_a_line_without_an_end_is_not_collected_without_bound_and_the_next_is_re
 
 @pytest.mark.parametrize("wrong", [None, "5", -1, float("nan"), float("inf"), 10**400, [5], {}])
 def test_what_is_no_amount_counts_nothing(wrong: Any) -> None:
-    told = Json({"a": wrong, "b": 2})
-    assert told.amount("a") is None
-    assert told.count("a", "b", "c") == 2
-    assert told.part("a").count("b") == 0
+    reported = Json({"a": wrong, "b": 2})
+    assert reported.amount("a") is None
+    assert reported.count("a", "b", "c") == 2
+    assert reported.part("a").count("b") == 0
 
 
 # -- readers --

@@ -74,8 +74,8 @@ def test_an_answer_comes_with_session_and_usage(tmp_path: Path) -> None:
     reply, recorder = play(qwen(), tmp_path, "answer")
     assert (reply.text, reply.session, reply.ending) == (ANSWER, SESSION, "completed")
     assert reply.usage == Usage(100, 7, 40, None, 1)
-    told = {"input_tokens": 100, "output_tokens": 7, "cached_tokens": 40}
-    assert recorder.bodies("usage") == [told, told]  # with the message, and with the result
+    fields = {"input_tokens": 100, "output_tokens": 7, "cached_tokens": 40}
+    assert recorder.bodies("usage") == [fields, fields]  # with the message, and with the result
 
 
 def test_figures_of_a_resumed_session_are_counted_from_where_it_was_left(tmp_path: Path) -> None:

@@ -307,8 +307,8 @@ def test_a_command_gets_the_environment_of_the_context_and_nothing_else(
 
 
 def test_a_command_that_takes_too_long_is_ended_with_all_it_started(bench: Bench) -> None:
-    told = bench.text("run_command", shell="echo on; tail -f /dev/null & tail -f /dev/null", seconds=0.3)
-    assert told == "[ended after 0.3 s]\non"
+    text = bench.text("run_command", shell="echo on; tail -f /dev/null & tail -f /dev/null", seconds=0.3)
+    assert text == "[ended after 0.3 s]\non"
     assert process.survivors(bench.recorder.bodies("process")[0]["run"]) == []
 
 
@@ -318,9 +318,9 @@ def test_what_a_command_leaves_running_is_ended_with_it(bench: Bench) -> None:
 
 
 def test_the_output_of_a_command_is_bounded(bench: Bench) -> None:
-    told = bench.text("run_command", shell="yes | head -c 5000000; yes no | head -c 5000000 >&2")
-    assert len(told) <= toolbox.LONGEST_RESULT
-    assert re.search(r"… \d+ characters …", told)
+    text = bench.text("run_command", shell="yes | head -c 5000000; yes no | head -c 5000000 >&2")
+    assert len(text) <= toolbox.LONGEST_RESULT
+    assert re.search(r"… \d+ characters …", text)
 
 
 @pytest.mark.parametrize(

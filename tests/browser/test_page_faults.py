@@ -62,11 +62,11 @@ def test_whoever_is_second_is_told_who_was_first(
     approve(first, "3")
     first.wait_for_selector(".status.completed")
     approve(second, "1")
-    told = second.locator(".question .problem", has_text="continued before you answered")
-    told.get_by_text(re.compile(r"Ada \(web\) answered as person")).wait_for()
+    reported = second.locator(".question .problem", has_text="continued before you answered")
+    reported.get_by_text(re.compile(r"Ada \(web\) answered as person")).wait_for()
     second.wait_for_selector(".status.completed")  # what happened is shown, and the message is still there
-    assert told.is_visible()
-    told.get_by_role("button", name="OK").click()
+    assert reported.is_visible()
+    reported.get_by_role("button", name="OK").click()
     second.locator(".question").wait_for(state="detached")
 
 

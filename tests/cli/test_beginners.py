@@ -471,10 +471,10 @@ def test_a_folder_that_is_gone(shop: Shop) -> None:
 
 
 def test_a_second_run_is_another_thread_and_both_are_listed(shop: Shop) -> None:
-    told = [
+    received = [
         shop.refuse("run ./decide.yaml -p 'Decide it'", 7, "continue: rolecall thread answer") for _ in "12"
     ]
-    threads = {text.split()[1] for text in told}
+    threads = {text.split()[1] for text in received}
     listed = shop.rolecall.json("thread", "list", cwd=shop.folder)
     assert len(threads) == 2 and {entry["thread"] for entry in listed} == threads
 

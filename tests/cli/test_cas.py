@@ -150,12 +150,12 @@ def test_gc_deletes_nothing_while_something_refers_to_nothing(
     node = rolecall.json("cas", "put", small["kind"], json.dumps([MISSING]))["hash"]
     with Store(SqliteBackend(str(rolecall.home / "store.db"))) as store:
         store.move("keep/it", None, node)
-    told = f"{node} refers to {MISSING}, which is not stored"
-    assert told in rolecall("cas", "gc", "--format", "text", check=0).stdout
-    assert_error(rolecall("cas", "gc", "--delete", "--grace", "0"), 4, told, "--force")
+    message = f"{node} refers to {MISSING}, which is not stored"
+    assert message in rolecall("cas", "gc", "--format", "text", check=0).stdout
+    assert_error(rolecall("cas", "gc", "--delete", "--grace", "0"), 4, message, "--force")
     assert rolecall.json("cas", "has", HELLO) == {"exists": True}
     done = rolecall("cas", "gc", "--delete", "--grace", "0", "--force", "--format", "text", check=0)
-    assert told in done.stdout and "2 removed" in done.stdout
+    assert message in done.stdout and "2 removed" in done.stdout
     assert rolecall.json("cas", "has", HELLO, check=1) == {"exists": False}
 
 

@@ -276,10 +276,10 @@ def test_the_collector_of_traces_is_asked_with_its_headers(machine: Machine) -> 
         [headers] = collector.headers
         assert headers["Authorization"] == f"Bearer {KEY}" and not collector.spans
         collector.answers = [(401, b"who is it?")]
-        [told] = [
+        [result] = [
             one for one in machine.doctor(code=0, TRACE_HEADERS="a=b")["checks"] if one["name"] == "traces"
         ]
-        assert told["state"] == "warning" and told["text"].endswith("answered 401: who is it?")
+        assert result["state"] == "warning" and result["text"].endswith("answered 401: who is it?")
     assert checks_of(machine.doctor(code=0, TRACE_HEADERS="a=b"))["traces"] == "warning"  # it has gone
     assert checks_of(machine.doctor(code=1, TRACE_HEADERS=""))["traces"] == "problem"
 

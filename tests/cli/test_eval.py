@@ -314,8 +314,8 @@ BAD: dict[str, tuple[Callable[[Project], object], list[str]]] = {
 def test_problems_are_reported_with_their_places_before_anything_runs(project: Project, name: str) -> None:
     spoil, expected = BAD[name]
     spoil(project)
-    told = project.run(check=2).stderr
-    assert [text for text in expected if text not in told] == [], told
+    errors = project.run(check=2).stderr
+    assert [text for text in expected if text not in errors] == [], errors
     assert project.numbers() == [] and project.rolecall.json("thread", "list", "--all") == []
 
 
@@ -394,8 +394,8 @@ with open(os.environ["ROLECALL_REPORT"], "w") as out:
     outside = tmp_path / "outside"
     outside.write_text("as it was")
     with held_port() as port:
-        told = {"STORE": str(project.rolecall.home / "store.db"), "PORT": port, "OUTSIDE": str(outside)}
-        given = "".join(f"{name} = {value!r}\n" for name, value in told.items())
+        fields = {"STORE": str(project.rolecall.home / "store.db"), "PORT": port, "OUTSIDE": str(outside)}
+        given = "".join(f"{name} = {value!r}\n" for name, value in fields.items())
         (project.folder / "hidden" / "test.py").write_text(given + look)
         project.script("good", "mkdir hidden; touch hidden/conftest.py; rm -rf calc.py")
         project.suite |= {"repeat": 1, "tasks": [project.tasks[0]]}
@@ -421,10 +421,10 @@ with open(os.environ["ROLECALL_REPORT"], "w") as out:
 
 def test_a_limit_suspends_the_run_and_a_higher_one_continues_it(project: Project) -> None:
     project.suite["limits"] = {"cost": 0.05}
-    told = project.run("--at-once", "1", check=7)
-    assert "the run has used 0.05 of its limit cost=0.05" in told.stdout
+    result = project.run("--at-once", "1", check=7)
+    assert "the run has used 0.05 of its limit cost=0.05" in result.stdout
     assert project.show()["status"] == "suspended" and len(project.numbers()) == 3
-    assert "--limit NAME=MORE" in told.stderr
+    assert "--limit NAME=MORE" in result.stderr
     project.run("--limit", "cost=1")
     assert project.show()["status"] == "done" and len(project.numbers()) == 8
 
@@ -447,8 +447,8 @@ def test_check_proves_references_and_cheats_without_asking_anybody(project: Proj
     # A judge that believes the result's own tests is fooled by it.
     project.suite["judges"]["tests"] = {"command": [*PYTHON, "hidden/test.py"]}
     project.write()
-    told = project.rolecall("eval", "check", "suite.yaml", cwd=project.folder, check=1).stdout
-    assert "✗ add · cheat · passed" in told and project.numbers() == []
+    output = project.rolecall("eval", "check", "suite.yaml", cwd=project.folder, check=1).stdout
+    assert "✗ add · cheat · passed" in output and project.numbers() == []
 
 
 def test_check_warns_of_judges_that_an_agent_can_fool(project: Project) -> None:
@@ -509,10 +509,10 @@ def test_a_thread_becomes_a_task_that_stands_alone(project: Project) -> None:
     suite, shape = project.folder / "suite.yaml", project.suite["judges"]["shape"]["expression"]
     (project.folder / "shape.txt").write_text(shape)
     suite.write_text(suite.read_text().replace(json.dumps(shape), "!include shape.txt"))
-    told = project.rolecall(
+    result = project.rolecall(
         "eval", "promote", ident, "--suite", "suite.yaml", "--id", "sub", cwd=project.folder
     )
-    assert told.stdout == "sub is a task in tasks.jsonl; its files are in sub\n"
+    assert result.stdout == "sub is a task in tasks.jsonl; its files are in sub\n"
     project.tasks.append(json.loads((project.folder / "tasks.jsonl").read_text().splitlines()[-1]))
     assert project.tasks[-1] == {"id": "sub", "prompt": "f must subtract", "files": "sub"}
     project.run()
@@ -567,8 +567,8 @@ printf -- '---\\nverdict: %s\\nscore: %s\\nreason: because\\n---\\n' $verdict $s
     assert len(project.numbers()) == asked  # all of it is reused
 
     (project.folder / "known.jsonl").write_text('{"prompt": "x", "verdict": "good"}\n')
-    told = project.run(check=2).stderr
-    assert "known.jsonl:1:28: error: verdict must be one of pass, fail, not 'good'" in told
+    errors = project.run(check=2).stderr
+    assert "known.jsonl:1:28: error: verdict must be one of pass, fail, not 'good'" in errors
 
 
 def test_a_task_begins_with_a_commit_and_nothing_that_came_later(project: Project, tmp_path: Path) -> None:
@@ -594,8 +594,8 @@ def test_a_task_begins_with_a_commit_and_nothing_that_came_later(project: Projec
         line for line in seen.read_text().splitlines() if "wrong" not in line and "could not" not in line
     ] == []
     project.tasks[0]["files"]["commit"] = "abcdef123456"
-    told = project.run(check=2).stderr
-    assert "the task 'add': " in told and "has no commit abcdef123456" in told
+    errors = project.run(check=2).stderr
+    assert "the task 'add': " in errors and "has no commit abcdef123456" in errors
 
 
 def test_the_repository_of_a_task_has_only_its_own_files(project: Project, tmp_path: Path) -> None:
@@ -673,9 +673,9 @@ def test_a_run_is_written_as_a_page(project: Project) -> None:
     thread = project.show()["cells"][0]["thread"]
     file = project.folder / "run.html"
     words = ("eval", "show", "--as", "html")
-    told = project.rolecall(*words, "-o", "run.html", cwd=project.folder, check=0)
+    result = project.rolecall(*words, "-o", "run.html", cwd=project.folder, check=0)
     page = file.read_text()
-    assert told.stdout == f"run.html: {file.stat().st_size:,} bytes\n"
+    assert result.stdout == f"run.html: {file.stat().st_size:,} bytes\n"
     assert page.startswith("<!DOCTYPE html>") and thread in page and "Differences from good" in page
     assert project.rolecall(*words, check=0).stdout == page
     assert project.rolecall.json(*words, "--base", "bad")["html"].count("Differences from bad") == 1
@@ -692,8 +692,8 @@ def test_votes_of_judges_count_towards_the_limits_and_stop_with_the_run(project:
     (project.folder / "known.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     judge = {"agent": "scripted:judge.json", "rubric": "Is it fine?", "calibrate": "known.jsonl"}
     project.suite |= {"judges": {"review": judge}, "limits": {"cost": 1}}
-    told = project.run("--at-once", "1", check=7).stdout
-    assert "the run has used 1 of its limit cost=1" in told and project.numbers() == []
+    output = project.run("--at-once", "1", check=7).stdout
+    assert "the run has used 1 of its limit cost=1" in output and project.numbers() == []
     project.run("--limit", "cost=20", "--at-once", "1")
     report = project.show()
     assert report["status"] == "done" and report["calibrations"][0]["total"] == 4

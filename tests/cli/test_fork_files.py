@@ -74,8 +74,8 @@ def test_what_the_user_had_not_committed_is_no_change_of_a_fork(project: Project
     (project.sub / "mine.txt").write_text("not committed\n")
     other = fork(project, project.run({**AGAIN}, {**DONE}), "--at", "1")
     project.script({**AGAIN}, {**DONE})
-    told = project.rolecall("thread", "run", other, check=0)
-    assert "files changed" not in told.stdout and "merge it" not in told.stdout
+    result = project.rolecall("thread", "run", other, check=0)
+    assert "files changed" not in result.stdout and "merge it" not in result.stdout
 
 
 def test_a_fork_at_the_start_has_the_files_that_the_first_step_found(project: Project) -> None:

@@ -223,8 +223,8 @@ def test_a_fresh_home_says_what_to_do(rolecall: Rolecall, tmp_path: Path) -> Non
     done = rolecall("thread", "list", cwd=tmp_path, check=0)
     assert (done.stdout, done.stderr) == ("no threads yet; start with: rolecall init\n", "")
     assert rolecall.json("thread", "list", cwd=tmp_path) == []
-    told = rolecall("thread", "show", "x", cwd=tmp_path, check=3).stderr
-    assert "`rolecall init`" in told and "put-text" not in told
+    errors = rolecall("thread", "show", "x", cwd=tmp_path, check=3).stderr
+    assert "`rolecall init`" in errors and "put-text" not in errors
     assert (
         "there is no store at" in rolecall("thread", "list", "--store", "n.db", cwd=tmp_path, check=3).stderr
     )
@@ -258,8 +258,8 @@ def test_status_says_where_one_is_and_what_comes_next(rolecall: Rolecall, tmp_pa
     assert "suspended" in shown and "Decide it" in shown
     assert shown.splitlines()[-3].startswith("next       rolecall thread answer ")
     assert "waits for you" in shown and "at work" not in shown
-    told = [one["command"] for one in found["commands"]]
-    assert told == [
+    received = [one["command"] for one in found["commands"]]
+    assert received == [
         found["next"],
         f"rolecall thread show {found['threads'][0]['thread']}",
         "rolecall run hello -p 'What to do'",

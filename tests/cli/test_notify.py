@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fakeagent import executable
+from listeners import Hook, Pipe
 from test_thread_run import APPROVED, ASKS, DONE, Flow
-from told import Hook, Pipe
 
 from rolecall.settings import notify
 from rolecall.store.sqlite import SqliteBackend
@@ -37,14 +37,14 @@ def test_a_webhook_learns_of_a_question_and_of_the_end(
     rolecall("config", "set", "notify.page", "https://page.example.org/", check=0)
     ident = flow.start(flow.script([ASKS, DONE], [APPROVED]))
     flow.thread("run", ident, check=7)
-    told = hook.got.get(timeout=60)
-    assert (told["event"], told["thread"], told["status"]) == ("waits", ident, "suspended")
-    assert told["text"] == "waits for you: Which database?"
-    assert told["page"] == f"https://page.example.org/threads/{ident}"
-    assert told["command"] == f"rolecall thread answer {ident} --run"
+    message = hook.got.get(timeout=60)
+    assert (message["event"], message["thread"], message["status"]) == ("waits", ident, "suspended")
+    assert message["text"] == "waits for you: Which database?"
+    assert message["page"] == f"https://page.example.org/threads/{ident}"
+    assert message["command"] == f"rolecall thread answer {ident} --run"
     flow.thread("resume", ident, "-p", "The first.", "--run")
-    told = hook.got.get(timeout=60)
-    assert (told["event"], told["text"], told["role"]) == ("completed", "completed", None)
+    message = hook.got.get(timeout=60)
+    assert (message["event"], message["text"], message["role"]) == ("completed", "completed", None)
     assert "T0KEN" not in rolecall("config", "list").stdout
     assert hook.got.empty() and not (rolecall.home / "notify.log").exists()
 
@@ -54,9 +54,11 @@ def test_a_trial_has_the_fields_of_a_notification(rolecall: Rolecall, hook: Hook
     assert """`rolecall config set notify.command '["program", "{text}"]'`""" in told_how
     rolecall("config", "set", "notify.webhook", hook.address, check=0)
     assert rolecall("notify", check=0).stdout == "webhook: sent\n"
-    told = hook.got.get(timeout=60)
-    assert told["text"] == "waits for you: this is only a trial"
-    assert {"thread", "title", "workflow", "role", "status", "reason", "page", "command", "at"} <= set(told)
+    message = hook.got.get(timeout=60)
+    assert message["text"] == "waits for you: this is only a trial"
+    assert {"thread", "title", "workflow", "role", "status", "reason", "page", "command", "at"} <= set(
+        message
+    )
 
 
 def test_a_command_gets_the_words_and_a_failure_is_only_a_note(rolecall: Rolecall, tmp_path: Path) -> None:
@@ -72,9 +74,9 @@ def test_a_command_gets_the_words_and_a_failure_is_only_a_note(rolecall: Rolecal
     ident = flow.start(flow.script([ASKS, DONE], [APPROVED]))
     flow.thread("run", ident, check=7)  # of which nobody is told
     flow.thread("resume", ident, "-p", "The first.", "--run")
-    told = pipe.read().splitlines()
+    text = pipe.read().splitlines()
     pipe.close()
-    assert told == ["Fix the bug", "completed; `date` $HOME", f"rolecall thread show {ident}"]
+    assert text == ["Fix the bug", "completed; `date` $HOME", f"rolecall thread show {ident}"]
     rolecall("config", "set", "notify.command", '["/nowhere/at-all"]', check=0)
     trial = rolecall("notify", check=1)
     assert "command: cannot be run" in trial.stdout
@@ -98,10 +100,10 @@ def test_of_a_long_wait_and_of_an_end_people_are_told_once(
     limited = executable(tmp_path / "limited", "echo Retry-After: 7200 >&2; exit 75")
     ident = flow.start(f"command:{limited}")
     with flow.spawn("run", ident) as child:
-        told = hook.got.get(timeout=60)
+        message = hook.got.get(timeout=60)
         child.kill()
-    assert (told["event"], told["thread"], told["status"]) == ("limited", ident, "idle")
-    assert told["text"].startswith("waits until ") and told["until"] > told["at"] + 7_000_000
+    assert (message["event"], message["thread"], message["status"]) == ("limited", ident, "idle")
+    assert message["text"].startswith("waits until ") and message["until"] > message["at"] + 7_000_000
 
     monkeypatch.setenv("ROLECALL_HOME", str(rolecall.home))
     started: list[Any] = []

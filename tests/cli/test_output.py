@@ -283,8 +283,8 @@ def test_the_short_id_of_a_list_names_its_thread(rolecall: Rolecall, tmp_path: P
     assert rolecall.json("thread", "list", "--all")[0]["thread"] == thread
     assert rolecall.json("thread", "show", thread[9:14].lower())["thread"] == thread
     assert rolecall.json("thread", "show", thread[-3:])["thread"] == thread
-    told = rolecall("thread", "show", thread[-2:], check=2).stderr
-    assert f"{thread[-2:]!r} is too short for a thread\n  Give at least 3 characters of its id." in told
+    errors = rolecall("thread", "show", thread[-2:], check=2).stderr
+    assert f"{thread[-2:]!r} is too short for a thread\n  Give at least 3 characters of its id." in errors
     other = rolecall.json("thread", "fork", thread, cwd=tmp_path)["thread"]
     shared = thread[:5]
     assert other.startswith(shared)

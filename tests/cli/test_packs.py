@@ -205,8 +205,8 @@ def test_no_command_touches_what_an_untrusted_pack_names(
         extract = f", extract: {{baseUrl: '{url}', apiKeyEnv: SOME_KEY, model: m}}"
         publish_folder(stage, agents, extract=extract)
         stage("workflow", "add", "../flows", "do-much")
-        told = stage("doctor").stdout
-        assert "do-much comes from ../flows" in told and "`rolecall workflow trust do-much`" in told
+        output = stage("doctor").stdout
+        assert "do-much comes from ../flows" in output and "`rolecall workflow trust do-much`" in output
         stage("workflow", "validate")
         for words in (
             ("validate",),
@@ -237,7 +237,7 @@ def test_the_list_has_every_file_program_and_address_of_a_pack(stage: Stage) -> 
     stage("workflow", "add", "../flows", "do-much")
     stage.own("ask-pack", "workflow:do-much")
     reply = stage("workflow", "trust", "ask-pack", "--yes")
-    told = " ".join(reply.stderr.split())
+    errors = " ".join(reply.stderr.split())
     sent = "; sends its answers to https://example.com/v1 with the value of SOME_KEY"
     for line in (
         "ask-pack: worker is played by the workflow do-much",
@@ -248,7 +248,7 @@ def test_the_list_has_every_file_program_and_address_of_a_pack(stage: Stage) -> 
         "runs the command: touch inner-ran",
         "never-named.yml",
     ):
-        assert line in told, told
+        assert line in errors, errors
     assert reply.stdout == "do-much may run until its files change.\n"
 
     (stage.project / ".workflows/do-much/notes/how.sh").write_text("false\n")
@@ -266,19 +266,19 @@ def test_the_list_says_which_roles_run_in_a_sandbox_and_which_without(stage: Sta
     )
     stage.publish("workflows/do-work.yaml", held)
     stage("workflow", "add", "../flows", "do-work")
-    told = " ".join(stage("workflow", "trust", "do-work", "--yes").stderr.split())
+    errors = " ".join(stage("workflow", "trust", "do-work", "--yes").stderr.split())
     for line in (
         "; in a sandbox: writes only to ~/.bashrc, connects only to example.com:443 ",
         "reader your agent: may run commands (read_only); without a sandbox ",
         "person a person answers ",
         "network not restricted for reader: agents and commands can use it ",
     ):
-        assert line in told, told
+        assert line in errors, errors
 
     stage.publish("workflows/do-work.yaml", held.replace("sandbox: off", "sandbox: {network: none}"))
     stage("workflow", "update", "--yes")
-    told = " ".join(stage("workflow", "trust", "do-work", "--yes").stderr.split())
-    assert "network only as the sandboxes of its roles say " in told, told
+    errors = " ".join(stage("workflow", "trust", "do-work", "--yes").stderr.split())
+    assert "network only as the sandboxes of its roles say " in errors, errors
 
 
 def test_a_workflow_of_a_pack_takes_no_name_in_other_projects(stage: Stage) -> None:
@@ -450,8 +450,8 @@ def test_nothing_of_a_repository_runs_and_no_address_is_a_command(stage: Stage) 
         "https://[::1/x",
     ):
         code = 3 if source.startswith(("ext", "https://[")) else 2
-        told = stage("workflow", "add", source, check=code).stderr
-        assert told and "secret" not in told
+        errors = stage("workflow", "add", source, check=code).stderr
+        assert errors and "secret" not in errors
 
     lock = stage.project / ".workflows" / "lock.yaml"
     text = lock.read_text()

@@ -70,8 +70,8 @@ def test_a_reused_step_is_shown_with_its_origin_and_what_it_saved(team: Team) ->
     assert "✓ 1 worker · done · " in team.run(team.make("a"))
     first = team.newest()
     shown = team.run(here := team.make("b"), "--reuse")
-    told = f"reused from …{first[-4:]} · saved $0.41"
-    assert f"✓ 1 worker · done · {told}\n" in shown and team.count() == 1
+    message = f"reused from …{first[-4:]} · saved $0.41"
+    assert f"✓ 1 worker · done · {message}\n" in shown and team.count() == 1
     assert "used: 1 step\nreused: 1 step, saved $0.41\n" in shown
     assert sorted(path.name for path in here.iterdir()) == ["made1.txt", "made2.txt", "made3.txt"]
 
@@ -81,7 +81,7 @@ def test_a_reused_step_is_shown_with_its_origin_and_what_it_saved(team: Team) ->
     origin = team.rolecall.json("thread", "steps", first)["steps"][1]["hash"]
     assert step["reused"] == {"step": origin, "thread": first, "saved": USAGE}
     assert step["usage"] == {} and len(step["changes"]) == 4
-    assert told in team.rolecall("thread", "watch", second, check=0).stdout
+    assert message in team.rolecall("thread", "watch", second, check=0).stdout
 
     assert "reused" not in team.run(team.make("c"), "--fresh") and team.count() == 2
     team.define(reuse=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import processes
 import pytest
-from told import Pipe
+from listeners import Pipe
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -48,7 +48,7 @@ def test_a_killed_command_leaves_no_process_of_a_sandboxed_step(
 ) -> None:
     work = disk_path / "work"
     work.mkdir()
-    told = Pipe(work / "told")
+    reported = Pipe(work / "told")
     (disk_path / "keep-out.yaml").write_text(FLOW)
     agent = disk_path / "agent"
     agent.write_text(AGENT)
@@ -57,7 +57,7 @@ def test_a_killed_command_leaves_no_process_of_a_sandboxed_step(
     ident = rolecall.json("thread", "start", str(disk_path / "keep-out.yaml"), *words)["thread"]
     env = {**os.environ, "ROLECALL_HOME": str(rolecall.home)}
     with subprocess.Popen([PROGRAM, "thread", "run", str(ident)], env=env, stdout=subprocess.PIPE) as command:
-        assert told.read() == "ready\n"
+        assert reported.read() == "ready\n"
         inside = find_inside(command.pid)
         assert len(inside) >= 4, inside
         for pid in [command.pid] if whom == "the command" else [command.pid, *inside]:
@@ -66,7 +66,7 @@ def test_a_killed_command_leaves_no_process_of_a_sandboxed_step(
             except ProcessLookupError:  # it ended with another one
                 continue
         command.communicate(timeout=60)
-    told.close()
+    reported.close()
     rolecall("thread", "run", str(ident), check=0)
     assert rolecall.json("thread", "show", str(ident))["status"] == "completed"
     for pid in inside:

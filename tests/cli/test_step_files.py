@@ -138,8 +138,8 @@ def test_checkout_keeps_what_is_in_the_folder(plain: Work) -> None:
 def test_checkout_names_the_files_that_were_not_recorded(plain: Work) -> None:
     (plain.folder / ".env").write_text("KEY=1\n")
     ident = plain.run()
-    told = plain.text("thread", "checkout", ident, str(plain.place / "new"))
-    assert "not recorded, so not written: .env" in told
+    text = plain.text("thread", "checkout", ident, str(plain.place / "new"))
+    assert "not recorded, so not written: .env" in text
     assert ".env (not recorded)" in plain.text("thread", "step-details", f"{ident}#1")
 
 

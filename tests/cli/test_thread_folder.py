@@ -203,8 +203,8 @@ def test_a_page_has_the_files_and_the_differences_of_the_worktree_and_the_path_t
     svg = b64decode(graph).decode()
     assert svg.count('<g class="taken">') == 6  # $START, worker and $END, and the three ways between them
     shutil.rmtree(project.repo)
-    told = project.rolecall("thread", "export", ident, str(path), "--force", check=0)
-    assert "warning: the thread's worktree is not in the report" in told.stderr
+    result = project.rolecall("thread", "export", ident, str(path), "--force", check=0)
+    assert "warning: the thread's worktree is not in the report" in result.stderr
 
 
 def test_threads_that_run_at_once_do_not_meet(project: Project) -> None:
@@ -516,8 +516,8 @@ def test_merge_commits_what_is_left_and_keeps_the_worktree(project: Project) -> 
     }  # fmt: skip
     assert (project.sub / "ä.txt").read_text() == "two\n"
     assert (project.repo / "root.txt").read_text() == "mine\n"
-    told = git(project.repo, "log", "-1", "--format=%an <%ae> %s", branch)
-    assert told == f"Rolecall <rolecall@localhost> Thread {ident}: Fix the bug"
+    reported = git(project.repo, "log", "-1", "--format=%an <%ae> %s", branch)
+    assert reported == f"Rolecall <rolecall@localhost> Thread {ident}: Fix the bug"
     assert (project.folder / "merged.txt").read_text() == "ran\n"
     assert (project.tree(ident) / "ä.txt").exists()
     assert [event["head"] for event in project.events(ident, "folder_merged")] == [head]
@@ -531,8 +531,8 @@ def test_merge_is_in_the_users_name_where_git_knows_one(project: Project) -> Non
     (project.repo / "root.txt").write_text("newer\n")
     project.commit("second")
     project.folder_verb("merge", ident)
-    told = git(project.repo, "log", "-2", "--topo-order", "--format=%an %s", "main").splitlines()
-    assert told == [f"Änne Merge thread {ident}: Fix the bug", f"Änne Thread {ident}: Fix the bug"]
+    reported = git(project.repo, "log", "-2", "--topo-order", "--format=%an %s", "main").splitlines()
+    assert reported == [f"Änne Merge thread {ident}: Fix the bug", f"Änne Thread {ident}: Fix the bug"]
 
 
 def test_a_conflict_leaves_the_repository_as_it_was(project: Project) -> None:
@@ -540,9 +540,9 @@ def test_a_conflict_leaves_the_repository_as_it_was(project: Project) -> None:
     (project.sub / "ä.txt").write_text("three\n")
     head = project.commit("second")
     (project.repo / "root.txt").write_text("mine\n")
-    told = project.folder_verb("merge", ident, check=2)
-    assert f"rolecall/{ident} could not be merged into main: conflicts in sub dir/ä.txt" in told
-    assert f"merge rolecall/{ident}`" in told
+    reported = project.folder_verb("merge", ident, check=2)
+    assert f"rolecall/{ident} could not be merged into main: conflicts in sub dir/ä.txt" in reported
+    assert f"merge rolecall/{ident}`" in reported
     assert git(project.repo, "rev-parse", "HEAD") == head
     assert not (project.repo / ".git" / "MERGE_HEAD").exists()
     assert git(project.repo, "status", "--porcelain") == "M root.txt"
@@ -555,8 +555,8 @@ def test_merge_does_not_overwrite_what_the_user_has_not_committed(project: Proje
     ident = project.worked_in()
     (project.sub / "ä.txt").write_text("mine\n")
     head = git(project.repo, "rev-parse", "HEAD")
-    told = project.folder_verb("merge", ident, check=2)
-    assert "git did not begin to merge" in told and "overwritten" in told
+    reported = project.folder_verb("merge", ident, check=2)
+    assert "git did not begin to merge" in reported and "overwritten" in reported
     assert (project.sub / "ä.txt").read_text() == "mine\n"
     assert git(project.repo, "rev-parse", "HEAD") == head
 
@@ -565,8 +565,8 @@ def test_merge_needs_both_sides_on_their_branches_and_at_rest(project: Project) 
     ident = project.worked_in()
     tree = project.tree(ident)
     git(tree, "switch", "--quiet", "-c", "elsewhere")
-    told = project.folder_verb("merge", ident, check=2)
-    assert f"has elsewhere checked out instead of rolecall/{ident}" in told
+    reported = project.folder_verb("merge", ident, check=2)
+    assert f"has elsewhere checked out instead of rolecall/{ident}" in reported
     git(tree, "switch", "--quiet", f"rolecall/{ident}")
     git(project.repo, "switch", "--quiet", "--detach")
     assert "no branch is checked out" in project.folder_verb("merge", ident, check=2)
@@ -586,8 +586,8 @@ def test_neither_merge_nor_remove_while_the_thread_runs(project: Project) -> Non
         assert child.stdout
         assert any('"text"' in line for line in iter(child.stdout.readline, ""))
         for verb in (["merge"], ["remove"], ["remove", "--force"]):
-            told = project.folder_verb(verb[0], ident, *verb[1:], check=5)
-            assert f"is being run by process {child.pid}" in told
+            reported = project.folder_verb(verb[0], ident, *verb[1:], check=5)
+            assert f"is being run by process {child.pid}" in reported
     finally:
         child.terminate()
         child.communicate(timeout=60)
@@ -599,9 +599,9 @@ def test_neither_merge_nor_remove_while_the_thread_runs(project: Project) -> Non
 
 def test_remove_refuses_to_lose_work_and_removes_what_was_merged(project: Project) -> None:
     ident = project.worked_in(commit=True, rest="rest.txt")
-    told = project.folder_verb("remove", ident, check=2)
-    assert "would lose 1 uncommitted change in" in told
-    assert "1 commit that is not on any other branch" in told
+    reported = project.folder_verb("remove", ident, check=2)
+    assert "would lose 1 uncommitted change in" in reported
+    assert "1 commit that is not on any other branch" in reported
     path = project.work / ident / "tree"
     assert path.is_dir()
     project.folder_verb("merge", ident)
@@ -638,8 +638,8 @@ def test_a_copy_with_work_in_it_is_only_removed_by_force(project: Project) -> No
     project.define("copy")
     project.folder_verb("remove", project.start(DONE))
     ident = project.worked_in("copy")
-    told = project.folder_verb("remove", ident, check=2)
-    assert "the differences in" in told and "changed ä.txt" in told
+    reported = project.folder_verb("remove", ident, check=2)
+    assert "the differences in" in reported and "changed ä.txt" in reported
     path = str(project.work / ident / "copy")
     assert project.folder_verb("remove", ident, "--force")["removed"] == [path]
     assert list(project.work.iterdir()) == []

@@ -674,9 +674,9 @@ def test_export_writes_a_report_and_never_over_another_file(
     rolecall: Rolecall, tmp_path: Path, done: str, kind: str
 ) -> None:
     path = tmp_path / f"report.{kind}"
-    told = rolecall.json("thread", "export", done, str(path))
+    reported = rolecall.json("thread", "export", done, str(path))
     text = path.read_text()
-    assert told == {"thread": done, "file": str(path), "steps": 4, "bytes": len(text.encode())}
+    assert reported == {"thread": done, "file": str(path), "steps": 4, "bytes": len(text.encode())}
     assert done in text
     assert "Second text here." in text
     if kind == "html":

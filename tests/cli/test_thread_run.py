@@ -101,8 +101,10 @@ class Flow:
     def thread(self, *args: str, check: int = 0) -> dict[str, Any]:
         """The reply, which is the last line, and under `continue` the last line on standard error."""
         done = self.rolecall("thread", *args, "--json", check=check)
-        told = done.stderr.splitlines()[-1:]
-        command = told[0].removeprefix("continue: ") if told and told[0].startswith("continue: ") else None
+        errors = done.stderr.splitlines()[-1:]
+        command = (
+            errors[0].removeprefix("continue: ") if errors and errors[0].startswith("continue: ") else None
+        )
         reply: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return reply | {"continue": command, "stderr": done.stderr}
 
@@ -351,8 +353,8 @@ def test_a_template_has_the_latest_output_of_an_earlier_role(flow: Flow) -> None
     Path(agent.removeprefix("scripted:")).write_text(json.dumps(script))
     ident = flow.start(agent)
     assert flow.thread("run", ident, check=6)["reason"] == "approved"
-    told = [step.payload.get("edge_prompt", "") for step in flow.steps(ident)]
-    assert told == ["", "", "Again: a.py.", "", "Was b.py, c.py approved?"]
+    received = [step.payload.get("edge_prompt", "") for step in flow.steps(ident)]
+    assert received == ["", "", "Again: a.py.", "", "Was b.py, c.py approved?"]
 
 
 def test_a_template_of_a_role_that_has_not_run_suspends_and_says_so(flow: Flow) -> None:
@@ -684,9 +686,9 @@ def test_status_is_taken_for_the_name_that_a_shell_would_expand(flow: Flow, give
 @pytest.mark.parametrize("given", [["--field", "=ship"], ["--output", '{"": "ship"}']])
 def test_a_name_that_the_shell_expanded_to_nothing_is_explained(flow: Flow, given: list[str]) -> None:
     ident = ask_a_person(flow, SHIP)
-    told = " ".join(flow.rolecall("thread", "answer", ident, *given, check=2).stderr.split())
-    assert "Your shell replaces $status with the value of a variable" in told
-    assert "Write status=…, or use single quotes: '$status=…'." in told
+    errors = " ".join(flow.rolecall("thread", "answer", ident, *given, check=2).stderr.split())
+    assert "Your shell replaces $status with the value of a variable" in errors
+    assert "Write status=…, or use single quotes: '$status=…'." in errors
 
 
 def test_a_terminal_asks_for_the_fields_one_by_one_and_checks_each_at_once(flow: Flow) -> None:
@@ -784,8 +786,8 @@ def test_a_question_of_an_agent_is_asked_on_a_terminal(flow: Flow) -> None:
 
 def test_a_failed_attempt_that_suspends_the_thread_is_told_once(flow: Flow) -> None:
     ident = flow.start(flow.script([{"fail": {"ending": "failed", "reason": "no credit"}}]))
-    told = flow.rolecall("thread", "run", ident, "--format", "text", check=7)
-    assert (told.stdout + told.stderr).count("no credit") == 1
+    result = flow.rolecall("thread", "run", ident, "--format", "text", check=7)
+    assert (result.stdout + result.stderr).count("no credit") == 1
 
 
 def test_the_role_that_is_stuck_is_named_by_every_verb(flow: Flow) -> None:
@@ -826,10 +828,10 @@ def test_of_many_steps_at_once_exactly_one_is_taken(flow: Flow) -> None:
     with ThreadPoolExecutor(4) as pool, open(flow.work / "gate", "w") as gate:
         # Opening the gate has waited for the one that runs; it is held until the others have ended.
         running = as_completed([pool.submit(child.communicate) for child in children], timeout=60)
-        told = [next(running).result()[1] for _ in range(3)]
+        received = [next(running).result()[1] for _ in range(3)]
         gate.write("go")
     assert sorted(child.returncode for child in children) == [0, 5, 5, 5]
-    assert all("is being run by process" in text for text in told)
+    assert all("is being run by process" in text for text in received)
     assert len(flow.steps(ident)) == 1
 
 
@@ -976,9 +978,9 @@ def test_an_asynchronous_program_can_kill_a_thread_whose_process_is_gone(flow: F
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_kill_ends_the_agent_of_a_workflow_that_plays_a_role(flow: Flow, number: signal.Signals) -> None:
-    told = flow.folder / "told"
-    os.mkfifo(told)
-    agent = executable(flow.folder / "agent", f"echo $ROLECALL_RUN > {told}; exec sleep 1000")
+    reported = flow.folder / "told"
+    os.mkfifo(reported)
+    agent = executable(flow.folder / "agent", f"echo $ROLECALL_RUN > {reported}; exec sleep 1000")
     inner = {
         "name": "do-inside",
         "roles": {"worker": role(["done"], agent=f"command:{agent}")},
@@ -991,7 +993,7 @@ def test_kill_ends_the_agent_of_a_workflow_that_plays_a_role(flow: Flow, number:
     ident = flow.start(None)
     child = flow.spawn("run", ident)
     until(child, "session")
-    run = told.read_text().split("/")[-1].strip()
+    run = reported.read_text().split("/")[-1].strip()
     flow.send_between_writes(child, number)
     flow.thread("kill", ident)
     child.communicate(timeout=60)

@@ -295,8 +295,8 @@ def test_graph_draws_text_svg_and_mermaid(rolecall: Rolecall, project: Path) -> 
     done = rolecall("workflow", "graph", "./solve-issue.yaml", "-o", "x.svg", cwd=project, check=0)
     assert (project / "x.svg").read_text().startswith("<svg ")
     assert (done.stdout, done.stderr) == ("", "x.svg written\n")
-    told = rolecall.json("workflow", "graph", "./solve-issue.yaml", "-o", "x.svg", cwd=project)
-    assert told == {"as": "svg", "file": "x.svg"}
+    reported = rolecall.json("workflow", "graph", "./solve-issue.yaml", "-o", "x.svg", cwd=project)
+    assert reported == {"as": "svg", "file": "x.svg"}
 
 
 def test_the_printed_schema_accepts_what_the_reader_accepts(rolecall: Rolecall) -> None:
@@ -435,7 +435,7 @@ def test_the_hint_of_a_problem_is_a_command(rolecall: Rolecall, project: Path) -
         ("nope.yaml", "`rolecall workflow list`"),
         ("solve-issue.yaml", "`rolecall config set defaultAgent NAME`"),
     ):
-        told = rolecall("workflow", "validate", name, cwd=project).stdout
+        output = rolecall("workflow", "validate", name, cwd=project).stdout
         shown = json.loads(rolecall("workflow", "validate", name, "--json", cwd=project).stdout)
-        assert command in told
+        assert command in output
         assert command in shown[0]["problems"][0]["hint"]

@@ -21,7 +21,7 @@ print(result.code, result.text)
 
 def test_ctrl_c_in_a_terminal_does_not_stop_git_in_the_middle(tmp_path: Path) -> None:
     """A terminal sends the signal to all processes in its foreground group, and ours decides what to do."""
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _CTRL_C],
         cwd=tmp_path,
         capture_output=True,
@@ -30,7 +30,7 @@ def test_ctrl_c_in_a_terminal_does_not_stop_git_in_the_middle(tmp_path: Path) ->
         check=False,
         start_new_session=True,
     )
-    assert told.stdout == "0 done\n", told.stderr
+    assert result.stdout == "0 done\n", result.stderr
 
 
 def test_git_that_ctrl_c_ended_before_it_began_is_started_again(tmp_path: Path) -> None:

@@ -240,11 +240,11 @@ def test_work_that_cannot_be_merged_is_set_aside_with_the_reason(repo: Repositor
     assert subprocess.run(argv, capture_output=True, check=False).returncode == 1
     before = repo.state()
     reasons = [repo.merge(work) for work in (elsewhere, gone, unrelated, half)]
-    told = [aside.reason for aside in reasons if isinstance(aside, SetAside)]
-    assert "has another checked out instead of rolecall/one" in told[0]
-    assert told[1] == "the branch rolecall/two is gone"
-    assert "has no commit in common" in told[2]
-    assert "conflicts that are not resolved" in told[3]
+    received = [aside.reason for aside in reasons if isinstance(aside, SetAside)]
+    assert "has another checked out instead of rolecall/one" in received[0]
+    assert received[1] == "the branch rolecall/two is gone"
+    assert "has no commit in common" in received[2]
+    assert "conflicts that are not resolved" in received[3]
     assert repo.state() == before
     assert (Path(elsewhere.path) / "a").read_text() == "a\n"
 

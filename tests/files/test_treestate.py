@@ -98,14 +98,14 @@ def test_a_commit_is_seen_although_every_file_is_as_committed(repo: Path, git: G
         (repo / "a.py").write_text("a = 2\n")
         git("commit", "--quiet", "--all", "-m", "second")
 
-    (told,) = changed_by(repo, act)
-    assert told.startswith("HEAD moved from ")
-    assert told.endswith(f"to {git('rev-parse', 'HEAD')[:12]} (main)")
+    (reported,) = changed_by(repo, act)
+    assert reported.startswith("HEAD moved from ")
+    assert reported.endswith(f"to {git('rev-parse', 'HEAD')[:12]} (main)")
 
 
 def test_another_branch_at_the_same_commit_is_seen(repo: Path, git: Git) -> None:
-    (told,) = changed_by(repo, lambda: git("switch", "--quiet", "-c", "other"))
-    assert "(main) to" in told and told.endswith("(other)")
+    (reported,) = changed_by(repo, lambda: git("switch", "--quiet", "-c", "other"))
+    assert "(main) to" in reported and reported.endswith("(other)")
 
 
 def test_staging_is_a_change(repo: Path, git: Git) -> None:
@@ -152,8 +152,8 @@ def test_variables_of_a_hook_do_not_lead_to_its_repository(
 
 
 def test_a_repository_that_was_destroyed_is_told(repo: Path) -> None:
-    told = changed_by(repo, lambda: (repo / ".git" / "HEAD").write_text("nonsense"))
-    assert told[0] == "the git repository can no longer be read"
+    reported = changed_by(repo, lambda: (repo / ".git" / "HEAD").write_text("nonsense"))
+    assert reported[0] == "the git repository can no longer be read"
 
 
 def test_outside_git_everything_counts(tmp_path: Path) -> None:
@@ -188,9 +188,9 @@ def test_a_hundred_changes_are_told_and_the_rest_counted(tmp_path: Path) -> None
         for number in range(103):
             (tmp_path / f"{number:03}").write_text("")
 
-    told = changed_by(tmp_path, act)
-    assert told[0] == "added 000" and told[99] == "added 099"
-    assert told[100:] == ["and 3 more"]
+    reported = changed_by(tmp_path, act)
+    assert reported[0] == "added 000" and reported[99] == "added 099"
+    assert reported[100:] == ["and 3 more"]
 
 
 def test_of_a_folder_that_is_too_large_only_what_was_seen_is_compared(tmp_path: Path) -> None:

@@ -131,8 +131,8 @@ def test_an_event_without_a_task_needs_a_prompt(tmp_path: Path) -> None:
 def test_whoever_causes_an_event_that_needs_no_rights_is_named(tmp_path: Path) -> None:
     starred = {"action": "started", "sender": {"login": "mallory"}, **REPOSITORY}
     assert read_payload(tmp_path, "github", "watch", starred).by == Person("mallory")
-    told = {"GITLAB_USER_LOGIN": "mallory", "GITLAB_USER_ID": "9"}
-    assert read(job("gitlab", "external", "", told)).by == Person("mallory", "9")
+    fields = {"GITLAB_USER_LOGIN": "mallory", "GITLAB_USER_ID": "9"}
+    assert read(job("gitlab", "external", "", fields)).by == Person("mallory", "9")
 
 
 def test_a_branch_of_a_fork_is_not_a_target(tmp_path: Path) -> None:
@@ -164,14 +164,14 @@ def test_gitlab_passes_on_issues_and_comments_and_says_the_rest_in_variables(tmp
     )
     assert (event.target, fork.target) == ("topic", "")
     assert read_payload(tmp_path, "gitlab", "trigger", {**payload, "object_kind": "pipeline"}).ignored
-    told = {"CI_MERGE_REQUEST_IID": "4", "CI_MERGE_REQUEST_TITLE": "A change", "GITLAB_USER_ID": "7"}
-    told |= {"CI_MERGE_REQUEST_SOURCE_BRANCH_NAME": "topic", "CI_MERGE_REQUEST_PROJECT_ID": "5"}
+    fields = {"CI_MERGE_REQUEST_IID": "4", "CI_MERGE_REQUEST_TITLE": "A change", "GITLAB_USER_ID": "7"}
+    fields |= {"CI_MERGE_REQUEST_SOURCE_BRANCH_NAME": "topic", "CI_MERGE_REQUEST_PROJECT_ID": "5"}
     for project, target in {"5": "topic", "6": ""}.items():
-        told["CI_MERGE_REQUEST_SOURCE_PROJECT_ID"] = project
-        event = read(job("gitlab", "merge_request_event", "", told))
+        fields["CI_MERGE_REQUEST_SOURCE_PROJECT_ID"] = project
+        event = read(job("gitlab", "merge_request_event", "", fields))
         assert (event.subject, event.target) == (Subject("change", 4), target)
-    told = {"CI_COMMIT_MESSAGE": "A\n", "CI_COMMIT_BRANCH": "topic"}
-    event = read(job("gitlab", "push", "", told))
+    fields = {"CI_COMMIT_MESSAGE": "A\n", "CI_COMMIT_BRANCH": "topic"}
+    event = read(job("gitlab", "push", "", fields))
     assert (event.task, event.target, event.by) == ("A", "topic", None)
 
 

@@ -52,8 +52,8 @@ def status(project: Path, number: int) -> str:
 
 
 def touch(project: Path, who: HostCaller, *names: str, error: str = "") -> None:
-    deed = HostToolCall("Write", ("file_modification",), tuple(str(project / name) for name in names))
-    tell(project, PostToolUse("s1", who, deed, error))
+    call = HostToolCall("Write", ("file_modification",), tuple(str(project / name) for name in names))
+    tell(project, PostToolUse("s1", who, call, error))
 
 
 # -- the start of an agent --
@@ -61,30 +61,30 @@ def touch(project: Path, who: HostCaller, *names: str, error: str = "") -> None:
 
 def test_an_agent_without_a_task_is_told_its_limits_and_what_the_project_knows(tmp_path: Path) -> None:
     write(tmp_path, ".nexus/rules/style.md", "x")
-    told = tell(tmp_path, SubagentSpawn("s1", TESTER)).context
-    assert "You are held to no_file_edit, no_task_create." in told
-    assert "report to Lead" in told and ".nexus/rules/: style.md" in told
-    assert "TASK:" not in told
+    context = tell(tmp_path, SubagentSpawn("s1", TESTER)).context
+    assert "You are held to no_file_edit, no_task_create." in context
+    assert "report to Lead" in context and ".nexus/rules/: style.md" in context
+    assert "TASK:" not in context
     assert read(tmp_path, TRACKER)[0]["status"] == "running"
 
 
 def test_an_agent_of_the_hosts_own_is_held_to_what_strangers_are(tmp_path: Path) -> None:
-    told = tell(tmp_path, SubagentSpawn("s1", HostCaller("general-purpose", "g"))).context
-    assert "You are held to no_task_create, no_task_update." in told
+    context = tell(tmp_path, SubagentSpawn("s1", HostCaller("general-purpose", "g"))).context
+    assert "You are held to no_task_create, no_task_update." in context
 
 
 def test_a_task_is_passed_on_with_its_parts_and_no_empty_ones(tmp_path: Path) -> None:
     write(tmp_path, ".nexus/memory/a-b.md", "x")
     tasks(tmp_path, task(1, title="Write it", context="Because.", acceptance="It runs.", owner="engineer"))
-    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context
-    assert told.startswith("TASK: Write it\n\nCONTEXT:\nBecause.\n\nACCEPTANCE:\nIt runs.")
-    assert "APPROACH" not in told and ".nexus/memory/: a-b.md" in told
+    context = tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context
+    assert context.startswith("TASK: Write it\n\nCONTEXT:\nBecause.\n\nACCEPTANCE:\nIt runs.")
+    assert "APPROACH" not in context and ".nexus/memory/: a-b.md" in context
 
 
 def test_a_very_long_task_is_cut_where_that_is_said(tmp_path: Path) -> None:
     tasks(tmp_path, task(1, context="c" * 50_000, owner="engineer"))
-    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context
-    assert len(told) < 9_000 and "(cut here; nx_task_list has all of task 1)" in told
+    context = tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context
+    assert len(context) < 9_000 and "(cut here; nx_task_list has all of task 1)" in context
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_the_task_of_an_agent_is_its_own_or_the_only_one_it_can_be(
     tmp_path: Path, found: list[dict[str, object]], expected: int | None
 ) -> None:
     tasks(tmp_path, *found)
-    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context
-    assert told.startswith(f"TASK: Task {expected}") is (expected is not None)
+    context = tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context
+    assert context.startswith(f"TASK: Task {expected}") is (expected is not None)
     link = read(tmp_path, SESSIONS)["s1"]["agents"]["e1"]
     assert link.partition(" ")[0] == ("" if expected is None else str(expected))
 
@@ -185,8 +185,8 @@ def test_a_check_is_called_for_where_acceptance_is_not_verified(tmp_path: Path) 
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
     answer = tell(tmp_path, SubagentComplete("s1", ENGINEER))
     assert "no task checks them: have a tester or a reviewer" in answer.context == answer.notice
-    told = tell(tmp_path, UserMessage("s1", "hello")).context
-    assert "Completed with acceptance criteria that no task verifies: 1." in told
+    context = tell(tmp_path, UserMessage("s1", "hello")).context
+    assert "Completed with acceptance criteria that no task verifies: 1." in context
 
 
 @pytest.mark.parametrize("owner", ["tester", "reviewer"])
@@ -249,8 +249,8 @@ def test_a_resumed_agent_gets_the_task_in_progress_under_its_id_and_completes_th
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
     tell(tmp_path, SubagentComplete("s1", ENGINEER, "STATUS: blocked"), now=at(1))
     tasks(tmp_path, {**old, "status": "in_progress"}, {**new, "status": "in_progress"})
-    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(2)).context
-    assert told.startswith("TASK: Task 2") and "Task 1" not in told
+    context = tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(2)).context
+    assert context.startswith("TASK: Task 2") and "Task 1" not in context
     tell(tmp_path, SubagentComplete("s1", ENGINEER, "STATUS: done"), now=at(3))
     assert [status(tmp_path, 1), status(tmp_path, 2)] == ["in_progress", "completed"]
 
@@ -291,9 +291,9 @@ def test_a_bounded_agent_that_goes_on_has_to_read_its_files_again(tmp_path: Path
 
 def test_a_bounded_agent_is_told_when_its_files_were_changed_meanwhile(tmp_path: Path) -> None:
     write(tmp_path, "a.py", "x")  # now, which is later than all that is told here
-    told = resumed(tmp_path, ENGINEER)
-    assert "though a new one was called for (a.py was touched by somebody else since)" in told
-    assert resume.REREAD in told
+    reported = resumed(tmp_path, ENGINEER)
+    assert "though a new one was called for (a.py was touched by somebody else since)" in reported
+    assert resume.REREAD in reported
 
 
 @pytest.mark.parametrize(
@@ -311,9 +311,11 @@ def test_a_bounded_agent_goes_on_for_a_task_about_the_files_it_has_touched(
     os.utime(tmp_path / "a.py", (0, 0))
     write(tmp_path, "b.py", "x")
     os.utime(tmp_path / "b.py", (0, 0))
-    told = resumed(tmp_path, ENGINEER, task(2, context=context, owner_agent_id="e1", status="in_progress"))
-    assert told.startswith("TASK: Task 2") and resume.REREAD in told
-    assert (f"though a new one was called for ({reason})" in told) is bool(reason)
+    reported = resumed(
+        tmp_path, ENGINEER, task(2, context=context, owner_agent_id="e1", status="in_progress")
+    )
+    assert reported.startswith("TASK: Task 2") and resume.REREAD in reported
+    assert (f"though a new one was called for ({reason})" in reported) is bool(reason)
 
 
 def test_a_file_that_is_still_to_be_made_was_touched_by_nobody(tmp_path: Path) -> None:
@@ -324,8 +326,8 @@ def test_a_file_that_is_still_to_be_made_was_touched_by_nobody(tmp_path: Path) -
     tell(tmp_path, SubagentComplete("s1", ENGINEER), now=at(2))
     tasks(tmp_path, task(2, context="Make src/new.py.", owner_agent_id="e1", status="in_progress"))
     os.utime(tmp_path, (0, 0))
-    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(3)).context
-    assert "(bounded, and src/new.py was not among the files of its last session)" in told
+    context = tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(3)).context
+    assert "(bounded, and src/new.py was not among the files of its last session)" in context
 
 
 def test_an_edit_by_another_agent_since_is_told_with_its_id(tmp_path: Path) -> None:
@@ -336,8 +338,8 @@ def test_an_edit_by_another_agent_since_is_told_with_its_id(tmp_path: Path) -> N
     tell(tmp_path, SubagentSpawn("s1", OTHER), now=at(5))
     touch(tmp_path, OTHER, "a.py")
     tell(tmp_path, SubagentComplete("s1", OTHER), now=at(6))
-    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(7)).context
-    assert "though a new one was called for (a.py was touched by e2 since)" in told
+    context = tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(7)).context
+    assert "though a new one was called for (a.py was touched by e2 since)" in context
 
 
 @pytest.mark.parametrize(("name", "is_same"), [("docs/limits.md", True), ("docs/other.md", False)])
@@ -351,8 +353,10 @@ def test_the_artifact_of_an_agent_that_only_reads_is_what_its_report_names(
     tell(tmp_path, SubagentComplete("s1", who, "STATUS: done\nSee docs/limits.md:3."), now=at(2))
     policy = {"owner_reuse_policy": "resume_if_same_artifact", "owner_agent_id": "r1"}
     tasks(tmp_path, task(1, context=f"Read {name} once more.", status="in_progress", **policy))
-    told = tell(tmp_path, SubagentSpawn("s1", who), now=at(3)).context
-    assert f"FIRST: {resume.REREAD}" in told if is_same else f"and {name} was not among the files" in told
+    context = tell(tmp_path, SubagentSpawn("s1", who), now=at(3)).context
+    assert (
+        f"FIRST: {resume.REREAD}" in context if is_same else f"and {name} was not among the files" in context
+    )
 
 
 def test_an_agent_that_checks_is_told_that_it_should_have_begun_anew(tmp_path: Path) -> None:
@@ -360,8 +364,8 @@ def test_an_agent_that_checks_is_told_that_it_should_have_begun_anew(tmp_path: P
 
 
 def test_a_persistent_agent_just_goes_on(tmp_path: Path) -> None:
-    told = resumed(tmp_path, HostCaller("architect", "a1"))
-    assert "go on in a session" not in told and resume.REREAD not in told
+    reported = resumed(tmp_path, HostCaller("architect", "a1"))
+    assert "go on in a session" not in reported and resume.REREAD not in reported
 
 
 # -- tools that have run --
@@ -369,8 +373,8 @@ def test_a_persistent_agent_just_goes_on(tmp_path: Path) -> None:
 
 def test_every_call_is_a_line_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "src")
-    deed = HostToolCall("Write", ("file_creation",), (str(tmp_path / "link/a.py"), "/etc/elsewhere"))
-    tell(tmp_path, PostToolUse("s1", ENGINEER, deed))
+    call = HostToolCall("Write", ("file_creation",), (str(tmp_path / "link/a.py"), "/etc/elsewhere"))
+    tell(tmp_path, PostToolUse("s1", ENGINEER, call))
     tell(
         tmp_path,
         PostToolUse("s1", LEAD, HostToolCall("Read", reads=(str(tmp_path / "b"),)), "is a\ndirectory"),
@@ -389,8 +393,8 @@ def test_every_call_is_a_line_in_the_log(tmp_path: Path) -> None:
 
 def test_commands_and_secrets_do_not_stand_in_the_log(tmp_path: Path) -> None:
     hooks = known_hooks()._replace(mask=lambda: Mask(["swordfish-77"]))
-    deed = HostToolCall("Bash", command="curl -H 'X: swordfish-77'")
-    tell(tmp_path, PostToolUse("s1", LEAD, deed, "denied: swordfish-77"), hooks)
+    call = HostToolCall("Bash", command="curl -H 'X: swordfish-77'")
+    tell(tmp_path, PostToolUse("s1", LEAD, call, "denied: swordfish-77"), hooks)
     text = (tmp_path / ".nexus/state/rolecall/tool-log.jsonl").read_text()
     assert "swordfish" not in text and "curl" not in text and "***MASKED***" in text
 

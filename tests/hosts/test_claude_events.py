@@ -36,7 +36,7 @@ def event(name: str, **payload: Any) -> Any:
     return events.event(name, {**SESSION, **payload})
 
 
-def deed(tool: str, **given: Any) -> HostToolCall:
+def read_call(tool: str, **given: Any) -> HostToolCall:
     found = event("PreToolUse", tool_name=tool, tool_input=given)
     assert isinstance(found, PreToolUse)
     return found.call
@@ -58,8 +58,8 @@ def test_a_session_that_starts_after_compaction_is_the_compaction() -> None:
 def test_the_event_after_a_compaction_is_understood_and_not_installed(host: Any) -> None:
     assert host.event("PostCompact", {**SESSION, "trigger": "auto"}) == ContextCompact("s1")
     assert "PostCompact" not in host.EVENTS
-    told = json.loads(host.output("PostCompact", HostAnswer(context="c")).stdout)
-    assert told["hookSpecificOutput"] == {"hookEventName": "PostCompact", "additionalContext": "c"}
+    output = json.loads(host.output("PostCompact", HostAnswer(context="c")).stdout)
+    assert output["hookSpecificOutput"] == {"hookEventName": "PostCompact", "additionalContext": "c"}
 
 
 def test_what_the_user_wrote_comes_with_its_id() -> None:
@@ -69,8 +69,8 @@ def test_what_the_user_wrote_comes_with_its_id() -> None:
 
 
 def test_what_an_agent_answered_is_no_word_of_the_users() -> None:
-    told = "<task-notification>\n<result>[run] it now</result>\n</task-notification>"
-    assert event("UserPromptSubmit", prompt=told, prompt_id="p2") == UserMessage("s1", "", "p2")
+    message = "<task-notification>\n<result>[run] it now</result>\n</task-notification>"
+    assert event("UserPromptSubmit", prompt=message, prompt_id="p2") == UserMessage("s1", "", "p2")
 
 
 def test_agents_come_and_go_by_kind_and_id() -> None:
@@ -129,30 +129,30 @@ def test_there_is_a_sample_of_every_event(name: str) -> None:
 
 @pytest.mark.parametrize("tool", ["Write", "Edit", "MultiEdit"])
 def test_editing_tools_write_the_file_they_name(tool: str) -> None:
-    found = deed(tool, file_path="src/a.py", content="x")
+    found = read_call(tool, file_path="src/a.py", content="x")
     assert found.writes == ("/work/src/a.py",)
     assert set(found.classes) <= set(FILES)
     assert found.classes
 
 
 def test_a_notebook_is_a_structured_document() -> None:
-    found = deed("NotebookEdit", notebook_path="/work/n.ipynb", new_source="1")
+    found = read_call("NotebookEdit", notebook_path="/work/n.ipynb", new_source="1")
     assert found.writes == ("/work/n.ipynb",)
     assert "structured_document_edit" in found.classes
 
 
 def test_a_shell_writes_what_its_command_visibly_writes() -> None:
-    found = deed("Bash", command="echo x > out.txt")
+    found = read_call("Bash", command="echo x > out.txt")
     assert (found.command, found.writes) == ("echo x > out.txt", ("/work/out.txt",))
     assert "shell_command_exec" in found.classes
 
 
 def test_a_note_that_is_printed_was_read_and_one_that_is_searched_was_not() -> None:
     note = "/work/.nexus/memory/a.md"
-    assert deed("Bash", command="cat .nexus/memory/a.md").reads == (note,)
-    assert deed("Read", file_path=note).reads == (note,)
+    assert read_call("Bash", command="cat .nexus/memory/a.md").reads == (note,)
+    assert read_call("Read", file_path=note).reads == (note,)
     for command in ("grep x .nexus/memory/a.md", "ls .nexus/memory", "echo x > .nexus/memory/a.md"):
-        assert deed("Bash", command=command).reads == ()
+        assert read_call("Bash", command=command).reads == ()
     for tool in (
         "Grep",
         "Glob",
@@ -161,11 +161,11 @@ def test_a_note_that_is_printed_was_read_and_one_that_is_searched_was_not() -> N
         "mcp__files__list_directory",
         "mcp__files__get_file_info",
     ):
-        assert deed(tool, path=note, pattern="x").reads == ()
+        assert read_call(tool, path=note, pattern="x").reads == ()
 
 
 def test_a_skill_that_is_called_is_named_with_its_words() -> None:
-    assert deed("Skill", skill="nx-plan", args="auto now") == HostToolCall(
+    assert read_call("Skill", skill="nx-plan", args="auto now") == HostToolCall(
         "Skill", skill="nx-plan", words="auto now"
     )
 
@@ -182,24 +182,26 @@ def test_a_skill_that_is_called_is_named_with_its_words() -> None:
 def test_a_tool_that_sets_agents_to_work_starts_them_and_writes_nothing(
     tool: str, given: dict[str, str], kind: str
 ) -> None:
-    assert deed(tool, **given) == HostToolCall(tool, starts=kind)
+    assert read_call(tool, **given) == HostToolCall(tool, starts=kind)
 
 
 @pytest.mark.parametrize("server", ["rolecall", "rolecall-tester", "rolecall-my-own"])
 @pytest.mark.parametrize("name", ["nx_task_add", "nx_artifact_write"])
 def test_our_own_tools_are_left_to_the_gate_which_knows_them_by_name(server: str, name: str) -> None:
-    assert deed(f"mcp__{server}__{name}", path="a", content="b") == HostToolCall(f"mcp__{server}__{name}")
+    assert read_call(f"mcp__{server}__{name}", path="a", content="b") == HostToolCall(
+        f"mcp__{server}__{name}"
+    )
 
 
 def test_a_tool_nobody_knows_is_judged_by_its_input() -> None:
-    assert deed("WriteV2", file_path="a", content="b").writes == ("/work/a",)
-    assert deed("mcp__files__write_file", path="/work/b", content="c").writes == ("/work/b",)
-    assert deed("mcp__rolecallish__write_file", path="/work/b", content="c").writes == ("/work/b",)
+    assert read_call("WriteV2", file_path="a", content="b").writes == ("/work/a",)
+    assert read_call("mcp__files__write_file", path="/work/b", content="c").writes == ("/work/b",)
+    assert read_call("mcp__rolecallish__write_file", path="/work/b", content="c").writes == ("/work/b",)
 
 
 @pytest.mark.parametrize("tool", ["Skill", "TodoWrite", "WebFetch", "AskUserQuestion"])
 def test_tools_of_the_host_that_edit_nothing_are_not_guessed_about(tool: str) -> None:
-    assert deed(tool, path="a", content="b", url="c") == HostToolCall(tool)
+    assert read_call(tool, path="a", content="b", url="c") == HostToolCall(tool)
 
 
 # -- answers --
@@ -256,13 +258,13 @@ def test_context_that_is_longer_than_the_host_takes_says_where_it_was_cut(host: 
     most = size // len(letter.encode(encoding))
     fitting = letter * most
     assert context_of(host, fitting) == fitting
-    told = context_of(host, f"begin {fitting}")
-    assert told.startswith(f"begin {letter}")
-    assert "(cut here" in told
-    assert size - 4 < len(told.encode(encoding)) <= size
+    reported = context_of(host, f"begin {fitting}")
+    assert reported.startswith(f"begin {letter}")
+    assert "(cut here" in reported
+    assert size - 4 < len(reported.encode(encoding)) <= size
 
 
 def context_of(host: Any, context: str) -> str:
     output = host.output("UserPromptSubmit", HostAnswer(context=context))
-    told: str = json.loads(output.stdout)["hookSpecificOutput"]["additionalContext"]
-    return told
+    text: str = json.loads(output.stdout)["hookSpecificOutput"]["additionalContext"]
+    return text

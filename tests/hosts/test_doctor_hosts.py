@@ -33,9 +33,9 @@ def machine(rolecall: Rolecall, tmp_path: Path) -> Machine:
 def test_every_server_is_started_and_every_hook_fired(machine: Machine) -> None:
     machine.run("install", "claude")
     before = machine.files()
-    told = machine.doctor()
-    assert (told["warning"], told["problem"]) == ([], [])
-    program, files, servers, hooks = told["ok"]
+    result = machine.doctor()
+    assert (result["warning"], result["problem"]) == ([], [])
+    program, files, servers, hooks = result["ok"]
     assert program.endswith("claude, version 2.1.325")
     assert files == "15 files are up to date"
     assert re.fullmatch(r"10 servers answer, with up to \d+ tools", servers)
@@ -56,21 +56,21 @@ def test_also_within_claude_nothing_happens_to_the_real_project(machine: Machine
 @pytest.mark.parametrize("host", ["codex", "opencode"])
 def test_the_other_hosts_are_looked_at_alike(machine: Machine, host: str) -> None:
     machine.run("install", host)
-    told = machine.doctor(host)
-    assert told["problem"] == []
-    assert [text for text in told["ok"] if text.startswith("1 server answers, with up to ")]
-    assert [text for text in told["ok"] if "hooks answer" in text]
+    result = machine.doctor(host)
+    assert result["problem"] == []
+    assert [text for text in result["ok"] if text.startswith("1 server answers, with up to ")]
+    assert [text for text in result["ok"] if "hooks answer" in text]
 
 
 def test_a_path_of_any_characters_works(machine: Machine) -> None:
     folder = machine.make_repository(machine.folder / "a'b\"c $x `y` \u2028\x85 ü \\ z")
     for host in HOSTS:
         machine.run("install", host, cwd=folder)
-    told = machine.doctor_of(*HOSTS, cwd=folder)
+    result = machine.doctor_of(*HOSTS, cwd=folder)
     for host in HOSTS:
-        assert told[host]["problem"] == []
-        assert any("hooks answer" in text for text in told[host]["ok"])
-    assert any(text.startswith("10 servers answer") for text in told["claude"]["ok"])
+        assert result[host]["problem"] == []
+        assert any("hooks answer" in text for text in result[host]["ok"])
+    assert any(text.startswith("10 servers answer") for text in result["claude"]["ok"])
 
 
 # -- which installations it looks at --
@@ -96,8 +96,8 @@ def test_a_folder_without_git_is_looked_at_where_it_is(machine: Machine) -> None
 def test_a_home_that_is_a_repository_is_no_project(machine: Machine) -> None:
     machine.make_repository(machine.user)
     machine.run("install", "claude", "--user")
-    told = machine.doctor(cwd=machine.user)
-    assert (told["warning"], told["problem"]) == ([], [])
+    result = machine.doctor(cwd=machine.user)
+    assert (result["warning"], result["problem"]) == ([], [])
 
 
 def test_in_both_scopes_it_says_that_hooks_run_twice(machine: Machine) -> None:
@@ -123,13 +123,13 @@ def test_no_server_is_run_that_a_repository_brings_along(machine: Machine, words
     program, *args = [word.format(mark(machine, machine.project / "tools" / "rolecall")) for word in words]
     args = [word.replace("touch ran", f"touch '{machine.folder}/ran'") for word in args]
     machine.edit(machine.project / ".mcp.json", mcpServers={"rolecall": {"command": program, "args": args}})
-    told = machine.doctor(check=1)
+    result = machine.doctor(check=1)
     refused = (
         "the server rolecall went missing",
         "rolecall is inside the project and does not belong to the Rolecall installation that is running",
     )
-    assert told["problem"][-1].endswith(refused)
-    assert not any("server answers" in text for text in told["ok"])
+    assert result["problem"][-1].endswith(refused)
+    assert not any("server answers" in text for text in result["ok"])
     assert not (machine.folder / "ran").exists()
 
 
@@ -172,11 +172,11 @@ def test_in_a_project_that_was_copied_or_moved_commands_for_the_old_place_are_na
     copy = machine.folder / "copy"
     shutil.copytree(machine.project, copy)
     old = f" would act on {machine.project}, not on this project"
-    told = machine.doctor(host, check=1, cwd=copy)
-    assert [text.partition(" ")[2].split()[0] for text in told["problem"] if text.endswith(old)] == [
+    result = machine.doctor(host, check=1, cwd=copy)
+    assert [text.partition(" ")[2].split()[0] for text in result["problem"] if text.endswith(old)] == [
         *("servers" if host == "claude" else "server", "hooks")
     ]
-    assert not any("answer" in text for text in told["ok"])
+    assert not any("answer" in text for text in result["ok"])
     machine.run("install", host, cwd=copy)
     assert machine.doctor(host, cwd=copy)["problem"] == []
 
@@ -200,19 +200,19 @@ def test_another_rolecall_that_works_is_only_named(machine: Machine) -> None:
     other.parent.mkdir()
     other.symlink_to(SCRIPT)
     machine.run_with(other, "install", "codex")
-    told = machine.doctor("codex")
-    assert told["problem"] == []
-    assert any(text.startswith("other than this Rolecall (") for text in told["warning"])
+    result = machine.doctor("codex")
+    assert result["problem"] == []
+    assert any(text.startswith("other than this Rolecall (") for text in result["warning"])
 
 
 def test_an_installation_without_the_key_of_this_home_is_to_be_installed_again(machine: Machine) -> None:
     def hosts_in_doubt() -> list[str]:
         machine.keep_one_server()
-        told = machine.doctor_of(*HOSTS, check=1)
+        result = machine.doctor_of(*HOSTS, check=1)
         return [
             host
             for host in HOSTS
-            if any("other than this Rolecall (" in one for one in told[host]["warning"])
+            if any("other than this Rolecall (" in one for one in result[host]["warning"])
         ]
 
     for host in HOSTS:
@@ -246,12 +246,12 @@ def test_files_that_are_gone_or_were_changed_are_named(machine: Machine) -> None
     (agents / "tester.md").write_text((agents / "tester.md").read_text() + "More.\n")
     text = (agents / "engineer.md").read_text()
     (agents / "engineer.md").write_text(text.replace('name: "engineer"\n', ""))
-    told = machine.doctor(check=1)
-    assert any(one.startswith("missing: ") and one.endswith("writer.md") for one in told["problem"])
+    result = machine.doctor(check=1)
+    assert any(one.startswith("missing: ") and one.endswith("writer.md") for one in result["problem"])
     unloadable = "engineer.md was changed so that no host can load it: it has no name"
-    assert any(unloadable in one for one in told["problem"])
-    assert any("tester.md: changed by hand" in one for one in told["warning"])
-    assert not any("tester.md" in one for one in told["problem"])
+    assert any(unloadable in one for one in result["problem"])
+    assert any("tester.md: changed by hand" in one for one in result["warning"])
+    assert not any("tester.md" in one for one in result["problem"])
 
 
 def test_an_agent_of_codex_that_is_no_toml_any_more_is_named(machine: Machine) -> None:
@@ -312,7 +312,7 @@ def test_codex_was_told_to_run_no_hooks_and_not_to_start_the_server(machine: Mac
     )
     path = machine.project / ".codex" / "config.toml"
     path.write_text(path.read_text().replace("required = true", "required = true\nenabled = false"))
-    told = machine.doctor("codex")
-    assert any(text.startswith("Codex runs no hooks") and str(own) in text for text in told["warning"])
-    assert any(text.startswith("Codex does not start our server") for text in told["warning"])
-    assert not any("other than this" in text for text in told["warning"])
+    result = machine.doctor("codex")
+    assert any(text.startswith("Codex runs no hooks") and str(own) in text for text in result["warning"])
+    assert any(text.startswith("Codex does not start our server") for text in result["warning"])
+    assert not any("other than this" in text for text in result["warning"])

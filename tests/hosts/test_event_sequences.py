@@ -57,7 +57,7 @@ PATHS = st.sampled_from(
 )
 
 
-def deeds(project: Path) -> st.SearchStrategy[HostToolCall]:
+def tool_calls(project: Path) -> st.SearchStrategy[HostToolCall]:
     paths = PATHS.map(lambda name: (str(project / name),))
     return st.one_of(
         paths.map(lambda found: HostToolCall("Write", ("file_modification",), found)),
@@ -74,8 +74,8 @@ def events(project: Path) -> st.SearchStrategy[Event]:
         st.builds(UserMessage, SESSION_IDS, MESSAGES, st.sampled_from(["", "p1", "p2"])),
         st.builds(SubagentSpawn, SESSION_IDS, AGENTS),
         st.builds(SubagentComplete, SESSION_IDS, AGENTS, st.sampled_from(["", "Done."])),
-        st.builds(PreToolUse, SESSION_IDS, who, deeds(project)),
-        st.builds(PostToolUse, SESSION_IDS, who, deeds(project), st.sampled_from(["", "failed"])),
+        st.builds(PreToolUse, SESSION_IDS, who, tool_calls(project)),
+        st.builds(PostToolUse, SESSION_IDS, who, tool_calls(project), st.sampled_from(["", "failed"])),
         st.builds(SessionEnd, SESSION_IDS, st.booleans()),
         st.builds(ContextCompact, SESSION_IDS),
     )

@@ -32,8 +32,8 @@ def edit(project: Path, name: str = "src/a.py") -> HostToolCall:
     return HostToolCall("Write", ("file_creation", "file_modification"), writes=(str(project / name),))
 
 
-def ask(project: Path, who: HostCaller, deed: HostToolCall, **changes: object) -> HostAnswer:
-    return tell(project, PreToolUse("s", who, deed), known_hooks()._replace(**changes))  # type: ignore[arg-type]
+def ask(project: Path, who: HostCaller, call: HostToolCall, **changes: object) -> HostAnswer:
+    return tell(project, PreToolUse("s", who, call), known_hooks()._replace(**changes))  # type: ignore[arg-type]
 
 
 # -- unplanned edits --
@@ -72,12 +72,12 @@ def test_an_edit_of_a_file_that_is_not_named_is_one_of_the_project(project: Path
 
 
 def test_reading_and_tools_that_do_nothing_known_are_left_alone(project: Path) -> None:
-    for deed in (
+    for call in (
         HostToolCall("Read", reads=(str(project / "a"),)),
         HostToolCall("WebSearch"),
         tool_shape.shell("Bash", "ls", "/"),
     ):
-        assert ask(project, LEAD, deed) == HostAnswer()
+        assert ask(project, LEAD, call) == HostAnswer()
     assert not (project / ".nexus").exists()
 
 
@@ -114,12 +114,12 @@ def test_an_artifact_of_our_own_server_is_no_file_of_the_project(project: Path) 
 )
 def test_an_agent_that_may_not_edit_is_refused_by_whatever_tool(project: Path, who: HostCaller) -> None:
     tasks(project, task(1))
-    for deed in (
+    for call in (
         edit(project),
         tool_shape.shell("Bash", "echo > a", str(project)),
         HostToolCall("Odd", FILES[:1]),
     ):
-        assert "is denied to the agent" in ask(project, who, deed).block
+        assert "is denied to the agent" in ask(project, who, call).block
     outside = tool_shape.shell("Bash", "make > /dev/null 2>&1", str(project))
     assert ask(project, who, outside) == HostAnswer()
     assert ask(project, who, edit(project, "../scratch")) == HostAnswer()
@@ -187,9 +187,9 @@ def test_what_is_leads_is_no_agents(project: Path, tool: str) -> None:
 def test_our_commands_in_a_shell_are_the_same_as_the_tools(
     project: Path, command: str, is_refused: bool
 ) -> None:
-    deed = tool_shape.shell("Bash", command, str(project))
-    assert bool(ask(project, ENGINEER, deed).block) is is_refused
-    assert ask(project, LEAD, deed) == HostAnswer()
+    call = tool_shape.shell("Bash", command, str(project))
+    assert bool(ask(project, ENGINEER, call).block) is is_refused
+    assert ask(project, LEAD, call) == HostAnswer()
 
 
 def test_only_lead_starts_agents(project: Path) -> None:
@@ -221,7 +221,7 @@ def test_inside_a_run_the_roles_own_restrictions_count_and_no_plan_is_needed(
         "nx_task_update": HostToolCall("nx_task_update"),
     }
     refused = {
-        name for name, deed in asked.items() if tell(project, PreToolUse("s", LEAD, deed), hooks).block
+        name for name, call in asked.items() if tell(project, PreToolUse("s", LEAD, call), hooks).block
     }
     expected = {
         "no_file_edit": {"edit", "shell write"},

@@ -68,10 +68,10 @@ def test_nothing_is_said_while_a_thread_goes_on(stage: Stage) -> None:
 
 def test_the_next_message_tells_of_the_end_once(stage: Stage) -> None:
     stage.finish()
-    told = stage.message()
-    assert f"Thread {stage.thread.id} (write-it: Fix it), which was handed over, is completed." in told
-    assert "reviewer: approved\nAll is well." in told
-    assert "thread_read" in told
+    reported = stage.message()
+    assert f"Thread {stage.thread.id} (write-it: Fix it), which was handed over, is completed." in reported
+    assert "reviewer: approved\nAll is well." in reported
+    assert "thread_read" in reported
     assert stage.thread.id not in stage.message()
     assert handed_over.list_noted(str(stage.project)) == []
 
@@ -123,8 +123,8 @@ def test_two_sessions_at_once_tell_it_once(stage: Stage) -> None:
     said = stage.project.parent / "said"
 
     def ask(session: str) -> None:
-        told = tell(stage.project, UserMessage(session, "x")).context
-        if stage.thread.id in told:
+        context = tell(stage.project, UserMessage(session, "x")).context
+        if stage.thread.id in context:
             with open(said, "a") as file:
                 file.write(f"{session}\n")
 
@@ -173,9 +173,9 @@ def test_the_hook_waits_for_the_end_and_wakes_the_model_with_it(stage: Stage) ->
         child.stdin = None
         assert child.poll() is None
         stage.thread.run().wait()
-        _, told = child.communicate(timeout=60)
+        _, output = child.communicate(timeout=60)
     assert child.returncode == 2
-    assert f"Thread {stage.thread.id} (write-it: Fix it), which was handed over, is suspended: " in told
+    assert f"Thread {stage.thread.id} (write-it: Fix it), which was handed over, is suspended: " in output
     assert stage.thread.id not in stage.message()
 
 

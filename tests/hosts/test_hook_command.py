@@ -136,9 +136,9 @@ def test_in_a_folder_that_is_no_project_hooks_do_and_say_nothing(
 ) -> None:
     """But for a session that begins in a repository, and a tag."""
     before = sorted(tmp_path.rglob("*"))
-    told = {**EVENTS[name], "text": "hello [x]"}
+    fields = {**EVENTS[name], "text": "hello [x]"}
     for folder in (project, tmp_path) if name != "session_start" else (tmp_path,):
-        done = hook(None, name, {"session": "s", "cwd": str(folder), **told}, cwd=tmp_path)
+        done = hook(None, name, {"session": "s", "cwd": str(folder), **fields}, cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -162,8 +162,10 @@ def test_a_tag_is_answered_whether_there_is_a_project_a_repository_or_neither(
     assert (project / ".nexus/.gitignore").exists()
     outside = tmp_path / "outside"
     outside.mkdir()
-    told = answer(hook(None, "user_message", said, cwd=outside))
-    assert "not in a git repository" in told["context"] == told["notice"] and not list(outside.iterdir())
+    reported = answer(hook(None, "user_message", said, cwd=outside))
+    assert "not in a git repository" in reported["context"] == reported["notice"] and not list(
+        outside.iterdir()
+    )
     done = hook(None, "user_message", said, cwd=outside, env={RUN_VARIABLE: "r"})
     assert (done.returncode, done.stdout) == (0, b"")
 
@@ -232,9 +234,9 @@ def test_a_role_is_held_to_its_restrictions_also_outside_of_a_run(project: Path,
     assert (f"memory_add is denied to this role by {word}" in said) is not is_writer
     agent = {"session": "s", "agent": "engineer", "agent_id": "e1"}
     hook(project, "subagent_spawn", agent, *host, env=env)
-    told = answer(hook(project, "subagent_complete", agent, *host, env=env))["context"]
+    reported = answer(hook(project, "subagent_complete", agent, *host, env=env))["context"]
     is_denied = word == "no_task_update"
-    assert (f"nx_task_update is denied to this role by {word}" in told) is is_denied
+    assert (f"nx_task_update is denied to this role by {word}" in reported) is is_denied
     assert read(project, TASKS)["tasks"][0]["status"] == ("in_progress" if is_denied else "completed")
 
 
@@ -297,8 +299,8 @@ def test_a_catalogue_that_cannot_be_read_opens_no_gate_and_is_said(project: Path
         done = hook(project, "pre_tool_use", {**WRITE, "agent": agent, "agent_id": "a"}, env=env)
         assert "by no_file_edit" in answer(done)["block"]
     for event in ("session_start", "user_message"):
-        told = answer(hook(project, event, {"session": "s", "text": "hello"}, env=env))["context"]
-        assert "gone/manifest.json" in told and "rolecall config unset catalog" in told
+        reported = answer(hook(project, event, {"session": "s", "text": "hello"}, env=env))["context"]
+        assert "gone/manifest.json" in reported and "rolecall config unset catalog" in reported
 
 
 def test_the_mode_is_set_by_a_command_and_one_that_does_not_exist_is_refused(

@@ -100,8 +100,8 @@ def test_secrets_are_kept_as_places_and_masked_without_reading_yaml(home: Path) 
         "import sys; from rolecall.settings import config; from rolecall.hosts import hook_context as hooks; "
         "print(config.mask(hooks.load('rolecall').secrets).text('says cl\\xe9-0123456789'), 'yaml' in sys.modules)"
     )
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert told == "says ***MASKED*** False\n"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert output == "says ***MASKED*** False\n"
 
 
 def test_places_of_secrets_in_another_configuration_are_not_used(home: Path) -> None:

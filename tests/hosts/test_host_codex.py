@@ -35,14 +35,14 @@ def said(name: str, answer: HostAnswer) -> Any:
     return json.loads(output.stdout)
 
 
-def deed(payload: dict[str, Any]) -> HostToolCall:
+def read_call(payload: dict[str, Any]) -> HostToolCall:
     event = events.event("PreToolUse", {"session_id": "s", "cwd": WORK, **payload})
     assert isinstance(event, PreToolUse)
     return event.call
 
 
 def shell(command: str) -> HostToolCall:
-    return deed({"tool_name": "Bash", "tool_input": {"command": command}})
+    return read_call({"tool_name": "Bash", "tool_input": {"command": command}})
 
 
 @pytest.mark.parametrize("call", OURS, ids=lambda call: f"{call.scene}-{call.event}")
@@ -52,14 +52,14 @@ def test_every_recorded_event_names_its_session(call: Any) -> None:
 
 
 def test_a_whole_session_in_order() -> None:
-    told = [events.event(call.event, call.payload) for call in calls("codex", "edit")]
-    kinds = [type(event) for event in told]
+    received = [events.event(call.event, call.payload) for call in calls("codex", "edit")]
+    kinds = [type(event) for event in received]
     tools = [PreToolUse, PostToolUse]
     assert kinds == [SessionStart, UserMessage, *tools, *tools, SessionEnd, SessionEnd]
     session = "00000000-0000-4000-8000-000000000001"
-    assert told[0] == SessionStart(session, is_new=True, cwd=calls("codex", "edit")[0].payload["cwd"])
-    assert told[1] == UserMessage(session, "Hello [plan] do", "00000000-0000-4000-8000-000000000002")
-    assert told[-2:] == [SessionEnd(session, is_over=False), SessionEnd(session, is_over=True)]
+    assert received[0] == SessionStart(session, is_new=True, cwd=calls("codex", "edit")[0].payload["cwd"])
+    assert received[1] == UserMessage(session, "Hello [plan] do", "00000000-0000-4000-8000-000000000002")
+    assert received[-2:] == [SessionEnd(session, is_over=False), SessionEnd(session, is_over=True)]
 
 
 def test_a_patch_writes_the_files_it_names() -> None:
@@ -67,18 +67,18 @@ def test_a_patch_writes_the_files_it_names() -> None:
     assert isinstance(event, PreToolUse)
     assert (event.who, event.call) == (LEAD, HostToolCall("apply_patch", FILES, (f"{WORK}/a.txt",)))
     moved = first("codex", "heredoc", "PreToolUse", tool_name="apply_patch")
-    assert deed(dict(moved)).writes == (f"{WORK}/c.txt", f"{WORK}/sub/d.txt")
+    assert read_call(dict(moved)).writes == (f"{WORK}/c.txt", f"{WORK}/sub/d.txt")
 
 
 def test_a_patch_that_names_no_file_is_an_edit_all_the_same() -> None:
-    assert deed({"tool_name": "apply_patch", "tool_input": {"command": "nonsense"}}) == HostToolCall(
+    assert read_call({"tool_name": "apply_patch", "tool_input": {"command": "nonsense"}}) == HostToolCall(
         "apply_patch", FILES
     )
 
 
 def test_a_patch_given_to_a_shell_writes_the_files_it_names() -> None:
     commands = [call.payload for call in calls("codex", "heredoc") if call.payload.get("tool_name") == "Bash"]
-    assert f"{WORK}/c.txt" in deed(next(call for call in commands if "c.txt" in str(call))).writes
+    assert f"{WORK}/c.txt" in read_call(next(call for call in commands if "c.txt" in str(call))).writes
 
 
 def test_a_command_writes_what_it_redirects_to() -> None:
@@ -114,20 +114,20 @@ def test_a_skill_whose_file_is_printed_was_called() -> None:
 
 def test_a_subagent_is_named_in_its_own_events() -> None:
     who = HostCaller("architect", first("codex", "agent", "SubagentStart")["agent_id"])
-    told = [events.event(call.event, call.payload) for call in calls("codex", "agent")]
+    received = [events.event(call.event, call.payload) for call in calls("codex", "agent")]
     session = calls("codex", "agent")[0].payload["session_id"]
-    assert SubagentSpawn(session, who) in told
-    assert SubagentComplete(session, who, "sub done") in told
-    theirs = [event.call.tool for event in told if isinstance(event, PreToolUse) and event.who == who]
+    assert SubagentSpawn(session, who) in received
+    assert SubagentComplete(session, who, "sub done") in received
+    theirs = [event.call.tool for event in received if isinstance(event, PreToolUse) and event.who == who]
     assert theirs == ["Bash", "mcp__tiny__add"]
 
 
 def test_what_lead_writes_to_an_agent_is_no_message_of_the_user() -> None:
     prompts = [call for call in calls("codex", "agent") if call.event == "UserPromptSubmit"]
-    told = [events.event(call.event, call.payload) for call in prompts]
+    received = [events.event(call.event, call.payload) for call in prompts]
     assert [call.payload["prompt"] for call in prompts] == ["Go", "WRITE IT"]
-    assert isinstance(told[0], UserMessage)
-    assert told[1] is None
+    assert isinstance(received[0], UserMessage)
+    assert received[1] is None
 
 
 def test_an_agent_without_a_kind_is_still_no_lead() -> None:
@@ -138,29 +138,33 @@ def test_an_agent_without_a_kind_is_still_no_lead() -> None:
 
 def test_starting_an_agent_is_seen_under_each_name_that_codex_has_for_it() -> None:
     names = {
-        call.payload["tool_name"]: deed(call.payload).starts
+        call.payload["tool_name"]: read_call(call.payload).starts
         for scene in ("agent", "nested")
         for call in calls("codex", scene)
         if call.event == "PreToolUse" and "spawn_agent" in call.payload["tool_name"]
     }
     assert names == {"spawn_agent": "architect", "collaborationspawn_agent": "architect"}
-    assert deed({"tool_name": "multi_agent_v1send_input", "tool_input": {"target": "7"}}).starts == "7"
-    assert deed({"tool_name": "spawn_agent", "tool_input": {"message": "x"}}).starts == "default"
+    assert read_call({"tool_name": "multi_agent_v1send_input", "tool_input": {"target": "7"}}).starts == "7"
+    assert read_call({"tool_name": "spawn_agent", "tool_input": {"message": "x"}}).starts == "default"
 
 
 def test_waiting_for_an_agent_and_asking_the_user_do_nothing() -> None:
     for tool in ("collaborationwait_agent", "multi_agent_v1wait_agent", "request_user_input", "update_plan"):
-        assert deed({"tool_name": tool, "tool_input": {"path": "x", "content": "y"}}) == HostToolCall(tool)
+        assert read_call({"tool_name": tool, "tool_input": {"path": "x", "content": "y"}}) == HostToolCall(
+            tool
+        )
 
 
 def test_our_own_tools_write_no_files_of_the_project() -> None:
     given = {"filename": "a.md", "content": "x"}
     tool = "mcp__rolecall__nx_artifact_write"
-    assert deed({"tool_name": tool, "tool_input": given}) == HostToolCall(tool)
+    assert read_call({"tool_name": tool, "tool_input": given}) == HostToolCall(tool)
 
 
 def test_a_tool_that_nobody_knows_is_told_by_its_input() -> None:
-    found = deed({"tool_name": "mcp__files__write_file", "tool_input": {"path": "a.txt", "content": "x"}})
+    found = read_call(
+        {"tool_name": "mcp__files__write_file", "tool_input": {"path": "a.txt", "content": "x"}}
+    )
     assert found.writes == (f"{WORK}/a.txt",)
 
 

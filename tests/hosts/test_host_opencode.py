@@ -29,7 +29,7 @@ from rolecall.settings.capabilities import FILES
 SESSION = "ses_1"
 
 
-def deed(tool: str, **args: Any) -> HostToolCall:
+def read_call(tool: str, **args: Any) -> HostToolCall:
     payload = {"session": SESSION, "cwd": WORK, "tool": tool, "args": args}
     event = events.event("tool.execute.before", payload)
     assert isinstance(event, PreToolUse)
@@ -44,16 +44,16 @@ def test_every_recorded_event_names_its_session(call: Any) -> None:
 
 
 def test_a_whole_session_in_order() -> None:
-    told = [events.event(call.event, call.payload) for call in calls("opencode", "refused")]
-    assert [type(event) for event in told] == [
+    received = [events.event(call.event, call.payload) for call in calls("opencode", "refused")]
+    assert [type(event) for event in received] == [
         SessionStart,
         UserMessage,
         PreToolUse,
         SessionEnd,
         SessionEnd,
     ]
-    assert told[0] == SessionStart(SESSION, is_new=True, cwd=WORK)
-    assert told[-2:] == [SessionEnd(SESSION, is_over=False), SessionEnd(SESSION, is_over=True)]
+    assert received[0] == SessionStart(SESSION, is_new=True, cwd=WORK)
+    assert received[-2:] == [SessionEnd(SESSION, is_over=False), SessionEnd(SESSION, is_over=True)]
 
 
 def test_a_session_that_goes_on_is_not_new() -> None:
@@ -107,7 +107,7 @@ def test_the_tools_that_edit_write_the_file_they_name() -> None:
         assert set(event.call.classes) <= set(FILES)
         assert event.call.writes[0].startswith(WORK)
     patch = "*** Begin Patch\n*** Update File: a.txt\n*** Move to: b.txt\n*** End Patch"
-    assert deed("apply_patch", patchText=patch).writes == (f"{WORK}/a.txt", f"{WORK}/b.txt")
+    assert read_call("apply_patch", patchText=patch).writes == (f"{WORK}/a.txt", f"{WORK}/b.txt")
 
 
 def test_a_call_that_failed_says_so() -> None:
@@ -120,32 +120,32 @@ def test_a_call_that_failed_says_so() -> None:
 
 
 def test_a_skill_that_is_called_is_named() -> None:
-    assert deed("skill", name="nx-plan").skill == "nx-plan"
+    assert read_call("skill", name="nx-plan").skill == "nx-plan"
 
 
 def test_a_read_names_the_file() -> None:
-    assert deed("bash", command="cat .nexus/memory/a.md").reads == (f"{WORK}/.nexus/memory/a.md",)
-    assert deed("read", filePath=f"{WORK}/.nexus/memory/a.md").reads == (f"{WORK}/.nexus/memory/a.md",)
+    assert read_call("bash", command="cat .nexus/memory/a.md").reads == (f"{WORK}/.nexus/memory/a.md",)
+    assert read_call("read", filePath=f"{WORK}/.nexus/memory/a.md").reads == (f"{WORK}/.nexus/memory/a.md",)
 
 
 def test_a_command_writes_in_the_folder_it_is_run_in() -> None:
-    assert deed("bash", command="echo x > a.txt").writes == (f"{WORK}/a.txt",)
-    assert deed("bash", command="echo x > a.txt", workdir="/elsewhere").writes == ("/elsewhere/a.txt",)
-    assert deed("bash", command="echo x > a.txt", workdir="sub").writes == (f"{WORK}/sub/a.txt",)
+    assert read_call("bash", command="echo x > a.txt").writes == (f"{WORK}/a.txt",)
+    assert read_call("bash", command="echo x > a.txt", workdir="/elsewhere").writes == ("/elsewhere/a.txt",)
+    assert read_call("bash", command="echo x > a.txt", workdir="sub").writes == (f"{WORK}/sub/a.txt",)
 
 
 def test_an_agent_is_named_with_what_it_starts() -> None:
-    assert deed("task", subagent_type="architect").starts == "architect"
-    assert deed("task").starts == "general"
+    assert read_call("task", subagent_type="architect").starts == "architect"
+    assert read_call("task").starts == "general"
 
 
 def test_our_own_tools_and_those_that_look_write_no_files() -> None:
     for tool in ("rolecall_nx_artifact_write", "todowrite", "grep", "invalid", "skill"):
-        assert deed(tool, path="a.txt", content="x") == HostToolCall(tool)
+        assert read_call(tool, path="a.txt", content="x") == HostToolCall(tool)
 
 
 def test_a_tool_that_nobody_knows_is_told_by_its_input() -> None:
-    assert deed("files_write_file", path="a.txt", content="x").writes == (f"{WORK}/a.txt",)
+    assert read_call("files_write_file", path="a.txt", content="x").writes == (f"{WORK}/a.txt",)
 
 
 @pytest.mark.parametrize("name", events.EVENTS)

@@ -98,14 +98,14 @@ def test_uninstalling_leaves_no_trace(machine: Machine, host: str, scope: str) -
 @every_scope
 def test_a_dry_run_shows_the_difference_and_writes_nothing(machine: Machine, scope: str) -> None:
     before = machine.files()
-    told = machine.run("install", "claude", scope, "--dry-run")
-    assert told["dryRun"]
-    assert '+      "command": "' in told["diff"]
+    result = machine.run("install", "claude", scope, "--dry-run")
+    assert result["dryRun"]
+    assert '+      "command": "' in result["diff"]
     assert machine.files() == before
     machine.run("install", "claude", scope)
     installed = machine.files()
-    told = machine.run("uninstall", "claude", scope, "--dry-run")
-    assert "+++ /dev/null" in told["diff"]
+    result = machine.run("uninstall", "claude", scope, "--dry-run")
+    assert "+++ /dev/null" in result["diff"]
     assert machine.files() == installed
 
 
@@ -139,9 +139,9 @@ def test_in_both_scopes_it_says_that_hooks_run_twice(machine: Machine, host: str
 @every_host
 def test_uninstalling_in_the_wrong_scope_says_where_it_is(machine: Machine, host: str) -> None:
     machine.run("install", host, "--user")
-    told = machine.run("uninstall", host)
-    assert told["changes"] == []
-    assert told["next"] == [f"It is installed --user: rolecall uninstall {host} --user"]
+    result = machine.run("uninstall", host)
+    assert result["changes"] == []
+    assert result["next"] == [f"It is installed --user: rolecall uninstall {host} --user"]
     machine.run("uninstall", host, "--user")
     assert machine.run("uninstall", host)["next"] == []
 
@@ -242,9 +242,9 @@ def test_excluded_files_are_not_seen_by_git_until_they_are_uninstalled(
 ) -> None:
     exclude = repository.project / ".git" / "info" / "exclude"
     exclude.write_text("*.log\n")
-    told = repository.run("install", host, "--exclude")
-    assert {change["path"] for change in told["changes"]} > {str(exclude)}
-    assert not any("out of git" in step for step in told["next"])
+    result = repository.run("install", host, "--exclude")
+    assert {change["path"] for change in result["changes"]} > {str(exclude)}
+    assert not any("out of git" in step for step in result["next"])
     assert git(repository, "status", "--short") == ""
     assert states(repository.run("install", host)) == {"same"}
     (repository.project / "mine.md").touch()
@@ -292,8 +292,8 @@ def test_a_damaged_file_is_refused_and_nothing_is_written(machine: Machine) -> N
     machine.settings.parent.mkdir()
     machine.settings.write_text('{"hooks": ')
     before = machine.files()
-    told = machine.run("install", "claude", check=2)
-    assert "settings.local.json: it is not JSON, and was left unchanged" in told
+    result = machine.run("install", "claude", check=2)
+    assert "settings.local.json: it is not JSON, and was left unchanged" in result
     assert machine.files() == before
     machine.run("uninstall", "claude", check=2)
 
@@ -335,17 +335,17 @@ def test_a_path_that_is_no_text_is_refused(machine: Machine, host: str) -> None:
 @pytest.mark.parametrize("words", [[], ["--project", "."]])
 def test_the_home_is_no_project(machine: Machine, words: list[str]) -> None:
     machine.make_repository(machine.user)
-    told = machine.run("install", "claude", *words, check=2, cwd=machine.user)
-    assert "is your home" in told
-    assert "--user" in told
+    result = machine.run("install", "claude", *words, check=2, cwd=machine.user)
+    assert "is your home" in result
+    assert "--user" in result
 
 
 def test_outside_of_a_repository_the_project_has_to_be_named(machine: Machine) -> None:
     plain = machine.folder / "plain"
     plain.mkdir()
     assert "--project DIR" in machine.run("install", "claude", check=2, cwd=plain)
-    told = machine.run("install", "claude", "--project", "nowhere", check=2)
-    assert "the folder 'nowhere' does not exist" in told
+    result = machine.run("install", "claude", "--project", "nowhere", check=2)
+    assert "the folder 'nowhere' does not exist" in result
     machine.run("install", "claude", "--project", str(plain))
     assert (plain / ".mcp.json").exists()
 

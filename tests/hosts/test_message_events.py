@@ -119,11 +119,11 @@ def test_a_skill_longer_than_the_host_takes_ends_at_a_section_and_names_the_file
     hooks = hook_context.load("claude")._replace(skills={"nx-plan": f"# Plan\n\n{sections}"})
     file = write(tmp_path, place, "x") if place else Path(catalog.OWN_FOLDER) / "skills/nx-plan/body.md"
     plan(tmp_path, "Which format?")
-    told = tell(tmp_path, UserMessage("s1", f"[plan] {'w' * 500}"), hooks).context
-    context = json.loads(events.output("UserPromptSubmit", HostAnswer(context=told)).stdout)
-    assert context["hookSpecificOutput"]["additionalContext"] == told  # nothing more was cut
-    assert 8_000 < len(told) < 9_900
-    kept, _, rest = told.partition("\n\n(The skill is longer than the host allows. ")
+    shown_context = tell(tmp_path, UserMessage("s1", f"[plan] {'w' * 500}"), hooks).context
+    context = json.loads(events.output("UserPromptSubmit", HostAnswer(context=shown_context)).stdout)
+    assert context["hookSpecificOutput"]["additionalContext"] == shown_context  # nothing more was cut
+    assert 8_000 < len(shown_context) < 9_900
+    kept, _, rest = shown_context.partition("\n\n(The skill is longer than the host allows. ")
     number = kept.count("## ") + 1
     assert rest.startswith(f'Read {file} from "{number}. Part" on before you act on it.)')
     assert kept.endswith("x" * 900) and "Which format?" in rest and "w" * 500 in rest
@@ -186,10 +186,10 @@ def test_what_a_skill_leaves_to_the_host_is_told_with_it_and_to_the_agents_it_st
     tmp_path: Path, host: str, words: str
 ) -> None:
     hooks = hook_context.load(host)
-    told = tell(tmp_path, UserMessage("s1", "[run] go"), hooks).context
-    assert "## In this host" in told and words in told.partition("## In this host")[2]
-    told = tell(tmp_path, SubagentSpawn("s1", HostCaller("engineer", "e1")), hooks).context
-    assert words in told.partition("## In this host")[2]
+    context = tell(tmp_path, UserMessage("s1", "[run] go"), hooks).context
+    assert "## In this host" in context and words in context.partition("## In this host")[2]
+    context = tell(tmp_path, SubagentSpawn("s1", HostCaller("engineer", "e1")), hooks).context
+    assert words in context.partition("## In this host")[2]
     tell(tmp_path, UserMessage("s1", "[sync]"), hooks)
     assert (
         "In this host" not in tell(tmp_path, SubagentSpawn("s1", HostCaller("engineer", "e2")), hooks).context
@@ -382,8 +382,8 @@ def test_from_how_much_on_notes_are_on_one_subject_is_a_setting(tmp_path: Path) 
     write(
         tmp_path, ".nexus/memory/billing-limits.md", lesson.replace("sixty", "seventy") + " Retries wait.\n"
     )
-    told = tell(tmp_path, UserMessage("s1", f"[m] billing-retries: {lesson}"), hooks).context
-    assert "kept in .nexus/memory/billing-retries.md" in told
+    context = tell(tmp_path, UserMessage("s1", f"[m] billing-retries: {lesson}"), hooks).context
+    assert "kept in .nexus/memory/billing-retries.md" in context
 
 
 def test_where_there_are_many_notes_the_model_has_them_compared(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def test_the_plugin_has_the_commands_of_this_machine(tmp_path: Path) -> None:
 def test_the_plugin_asks_for_each_event_there_is_and_for_no_other(tmp_path: Path) -> None:
     text = plugin_of(Path(install("opencode", setup_in(tmp_path)).project, ".opencode"))
     code = "".join(line for line in text.splitlines() if not line.startswith("const HOOKS"))
-    told = {event for event in host.EVENTS if f'"{event}"' in code}
-    assert told == set(host.EVENTS)
+    reported = {event for event in host.EVENTS if f'"{event}"' in code}
+    assert reported == set(host.EVENTS)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")

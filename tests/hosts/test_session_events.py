@@ -111,9 +111,9 @@ def test_what_is_left_over_is_counted_and_what_to_do_is_said(tmp_path: Path) -> 
     plan(tmp_path, "A", "B", "C", i1="So.")
     tasks(tmp_path, task(1, status="completed"), task(2), task(3, status="in_progress"))
     answer = tell(tmp_path, SessionStart("s1"))
-    for told in (answer.context, answer.notice):
-        assert "plan 'Storage' with 2 of 3 issues pending and 3 tasks, 2 of them unfinished" in told
-        assert "rolecall task close" in told and "[run]" in told
+    for item in (answer.context, answer.notice):
+        assert "plan 'Storage' with 2 of 3 issues pending and 3 tasks, 2 of them unfinished" in item
+        assert "rolecall task close" in item and "[run]" in item
     assert (tmp_path / PLAN).exists() and (tmp_path / TASKS).exists()
 
 
@@ -125,9 +125,9 @@ def test_a_session_in_another_folder_than_the_project_is_told_that_nothing_is_ch
     other.mkdir()
     (tmp_path / "door").symlink_to(project)
     answer = tell(project, SessionStart("s1", cwd=str(other)))
-    for told in (answer.context, answer.notice):
-        assert f"for {project}, and this session works in {other}" in told
-        assert "rolecall install" in told
+    for item in (answer.context, answer.notice):
+        assert f"for {project}, and this session works in {other}" in item
+        assert "rolecall install" in item
     for inside in (project, project / "src", tmp_path / "door", Path()):
         assert tell(project, SessionStart("s1", cwd=str(inside))) == HostAnswer()
 
@@ -231,12 +231,12 @@ def test_a_process_that_serves_for_weeks_does_not_keep_its_sessions_alive() -> N
 def test_whether_a_session_was_heard_of_within_twelve_hours_is_told_right_at_any_time(
     last: datetime, later: int
 ) -> None:
-    def told(moment: datetime) -> str:
+    def format_time(moment: datetime) -> str:
         return moment.replace(tzinfo=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     last = last.replace(microsecond=last.microsecond // 1000 * 1000)
-    heard = sessions.HostSession(told(last), process={"host": "elsewhere", "pid": 1, "born": "1"})
-    now = told(last + timedelta(milliseconds=later))
+    heard = sessions.HostSession(format_time(last), process={"host": "elsewhere", "pid": 1, "born": "1"})
+    now = format_time(last + timedelta(milliseconds=later))
     assert sessions.is_alive(heard, now) == (later < 12 * 3_600_000)
 
 
@@ -295,8 +295,8 @@ def test_damaged_plan_and_tasks_are_told_of_and_left_as_they_are(tmp_path: Path)
     write(tmp_path, TASKS, '{"goal": "g", "decisions": [], "tasks": [{"id": 1}]}')
     write(tmp_path, PLAN, "{")
     for event in (UserMessage("s1", "hello"), ContextCompact("s1")):
-        told = tell(tmp_path, event).context
-        assert "The tasks cannot be read" in told and "The plan cannot be read" in told
+        context = tell(tmp_path, event).context
+        assert "The tasks cannot be read" in context and "The plan cannot be read" in context
     assert "cannot be read" in tell(tmp_path, SessionEnd("s1")).notice
     assert (tmp_path / PLAN).read_text() == "{"
 
@@ -368,7 +368,7 @@ def test_after_a_compaction_everything_is_told_again(tmp_path: Path) -> None:
     tell(tmp_path, SessionStart("s1"))
     tell(tmp_path, UserMessage("s1", "[plan:auto] go"))
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
-    told = tell(tmp_path, ContextCompact("s1")).context
+    context = tell(tmp_path, ContextCompact("s1")).context
     for part in (
         "Active skill: nx-plan, mode auto.",
         "Plan 'Storage': 1 of 2 decided. Pending: 2 Who pays?.",
@@ -380,9 +380,9 @@ def test_after_a_compaction_everything_is_told_again(tmp_path: Path) -> None:
         "- issue 1 (decided) Which format?: JSON, because everybody reads it.",
         "How you work while the skill nx-plan is active:",
     ):
-        assert part in told
-    assert known_hooks().skills["nx-plan"].strip() in told
-    assert told == tell(tmp_path, ContextCompact("s1")).context
+        assert part in context
+    assert known_hooks().skills["nx-plan"].strip() in context
+    assert context == tell(tmp_path, ContextCompact("s1")).context
 
 
 def test_after_a_compaction_agents_that_may_be_resumed_are_listed(tmp_path: Path) -> None:
@@ -394,9 +394,9 @@ def test_after_a_compaction_agents_that_may_be_resumed_are_listed(tmp_path: Path
     ]
     for minute, who in enumerate(ended):
         tell(tmp_path, SubagentSpawn("s1", who), now=at(minute))
-        deed = HostToolCall("Write", ("file_modification",), (str(tmp_path / "a.py"),))
+        call = HostToolCall("Write", ("file_modification",), (str(tmp_path / "a.py"),))
         if who.agent == "engineer":
-            tell(tmp_path, PostToolUse("s1", who, deed), now=at(minute))
+            tell(tmp_path, PostToolUse("s1", who, call), now=at(minute))
         tell(tmp_path, SubagentComplete("s1", who), now=at(minute))
     lines = tell(tmp_path, ContextCompact("s1")).context.splitlines()
     assert lines[1:] == [

@@ -52,32 +52,32 @@ NEITHER: list[tuple[str, dict[str, Any]]] = [
 def test_a_path_with_a_new_content_or_a_name_that_says_so_is_an_edit(
     tool: str, arguments: dict[str, Any], paths: list[str]
 ) -> None:
-    deed = guess(tool, arguments, "/p")
-    assert (list(deed.writes), deed.classes, deed.reads) == (paths, FILES, ())
+    call = guess(tool, arguments, "/p")
+    assert (list(call.writes), call.classes, call.reads) == (paths, FILES, ())
 
 
 @pytest.mark.parametrize(("tool", "arguments", "paths"), READS, ids=lambda value: str(value)[:40])
 def test_a_name_that_reads_and_one_path_is_a_read(
     tool: str, arguments: dict[str, Any], paths: list[str]
 ) -> None:
-    deed = guess(tool, arguments, "/p")
-    assert (deed.writes, list(deed.reads), deed.classes) == ((), paths, ())
+    call = guess(tool, arguments, "/p")
+    assert (call.writes, list(call.reads), call.classes) == ((), paths, ())
 
 
 @pytest.mark.parametrize(("tool", "arguments"), NEITHER, ids=lambda value: str(value)[:40])
 def test_anything_else_is_neither(tool: str, arguments: dict[str, Any]) -> None:
-    deed = guess(tool, arguments, "/p")
-    assert (deed.writes, deed.classes) == ((), ())
+    call = guess(tool, arguments, "/p")
+    assert (call.writes, call.classes) == ((), ())
 
 
 @pytest.mark.parametrize(
     "arguments", [{"command": "rm x"}, {"cmd": ["rm", "x"]}, {"script": "rm x", "path": "y"}]
 )
 def test_a_tool_that_is_given_a_command_is_a_shell(arguments: dict[str, Any]) -> None:
-    deed = guess("Whatever", arguments, "/p")
-    assert deed == shell("Whatever", "rm x", "/p")
-    assert deed.writes == ("/p/x",)
-    assert deed.classes == ("shell_command_exec", "subprocess_spawn", "shell_file_write")
+    call = guess("Whatever", arguments, "/p")
+    assert call == shell("Whatever", "rm x", "/p")
+    assert call.writes == ("/p/x",)
+    assert call.classes == ("shell_command_exec", "subprocess_spawn", "shell_file_write")
     assert shell("Whatever", "ls", "/p").classes == ("shell_command_exec", "subprocess_spawn")
 
 
@@ -91,5 +91,5 @@ _KEYS = st.sampled_from(["path", "file_path", "content", "edits", "command", "in
 
 @given(st.text(max_size=40), st.dictionaries(_KEYS | st.text(max_size=5), _JSON, max_size=6))
 def test_no_input_is_too_odd(tool: str, arguments: dict[str, Any]) -> None:
-    deed = guess(tool, arguments, "/p")
-    assert all(path.startswith("/") for path in (*deed.writes, *deed.reads))
+    call = guess(tool, arguments, "/p")
+    assert all(path.startswith("/") for path in (*call.writes, *call.reads))

@@ -66,8 +66,8 @@ class Machine:
             shutil.rmtree(place / ".claude" / "agents", ignore_errors=True)
 
     def trust(self) -> None:
-        told = {"projects": {str(self.project): {"hasTrustDialogAccepted": True}}}
-        (self.user / ".claude.json").write_text(json.dumps(told))
+        fields = {"projects": {str(self.project): {"hasTrustDialogAccepted": True}}}
+        (self.user / ".claude.json").write_text(json.dumps(fields))
 
     def claude(self) -> None:
         executable(self.bin / "claude", "echo '2.1.325 (Claude Code)'")
@@ -82,14 +82,14 @@ class Machine:
         self, *hosts: str, check: int = 0, cwd: Path | None = None
     ) -> dict[str, dict[str, list[str]]]:
         """What it says of each host in one run."""
-        told: dict[str, dict[str, list[str]]] = {
+        fields: dict[str, dict[str, list[str]]] = {
             host: {"ok": [], "warning": [], "problem": []} for host in hosts
         }
         for one in self.run("doctor", check=check, cwd=cwd)["checks"]:
             host = one["name"].split()[0]
-            if host in told:
-                told[host][one["state"]].append(one["text"])
-        return told
+            if host in fields:
+                fields[host][one["state"]].append(one["text"])
+        return fields
 
     def files(self) -> dict[str, bytes]:
         files = [*self.project.rglob("*"), *self.user.rglob("*")]

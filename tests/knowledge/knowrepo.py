@@ -67,10 +67,15 @@ class Repo:
     def __call__(
         self, *args: str, code: int | None = 0, cwd: Path | None = None, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        told = commands.run(self.command(*args), cwd=cwd or self.folder, env={**self.env, **more})
-        assert code is None or told.returncode == code, (args, told.returncode, told.stdout, told.stderr)
-        assert "Traceback" not in told.stderr, told.stderr
-        return told
+        result = commands.run(self.command(*args), cwd=cwd or self.folder, env={**self.env, **more})
+        assert code is None or result.returncode == code, (
+            args,
+            result.returncode,
+            result.stdout,
+            result.stderr,
+        )
+        assert "Traceback" not in result.stderr, result.stderr
+        return result
 
     def start(self, *args: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

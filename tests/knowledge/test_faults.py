@@ -177,8 +177,8 @@ def test_an_index_that_is_damaged_is_made_anew_and_it_is_said(synced: Repo, spoi
 def test_who_may_not_write_is_told_that_it_is_damaged(synced: Repo) -> None:
     synced.index.write_bytes(b"garbage" * 1000)
     before = synced.index.read_bytes()
-    told = synced.refused("query", "rights", ROLECALL_RESTRICTIONS="read_only")
-    assert "knowledge.db" in told and "Rebuild it: `rolecall knowledge sync --rebuild`" in told
+    error = synced.refused("query", "rights", ROLECALL_RESTRICTIONS="read_only")
+    assert "knowledge.db" in error and "Rebuild it: `rolecall knowledge sync --rebuild`" in error
     assert synced.index.read_bytes() == before
 
 
@@ -190,8 +190,8 @@ def test_damage_that_only_a_question_finds_is_told_with_what_mends_it(synced: Re
         db.close()
 
     spoil()
-    told = synced.refused("query", "elevated rights", ROLECALL_RESTRICTIONS="read_only")
-    assert "damaged" in told and "`rolecall knowledge sync --rebuild`" in told
+    error = synced.refused("query", "elevated rights", ROLECALL_RESTRICTIONS="read_only")
+    assert "damaged" in error and "`rolecall knowledge sync --rebuild`" in error
     synced.sync("--rebuild")
     assert synced.first("elevated rights") == "docs/guide.md"
     spoil()
@@ -239,9 +239,9 @@ def test_a_newer_version_is_refused_and_left_alone(synced: Repo) -> None:
     db.close()
     before = synced.index.read_bytes()
     for command in (("query", "rights"), ("sync",), ("status",), ("sync", "--rebuild")):
-        told = synced.refused(*command)
-        assert "was written by a newer version (format 99" in told and "Upgrade Rolecall" in told
-        assert "knowledge forget" in told
+        error = synced.refused(*command)
+        assert "was written by a newer version (format 99" in error and "Upgrade Rolecall" in error
+        assert "knowledge forget" in error
     assert synced.index.read_bytes() == before
     synced("forget")
     assert synced.sync()["files"] == 3
@@ -268,8 +268,8 @@ def test_another_programs_database_is_left_alone(repo: Repo) -> None:
 def test_a_folder_where_the_index_should_be_is_an_error(repo: Repo) -> None:
     repo.index.mkdir()
     for command in (("sync",), ("query", "rights"), ("status",), ("show",), ("forget",)):
-        told = repo.refused(*command, code=2)
-        assert "knowledge.db is" in told and "Move it away" in told
+        error = repo.refused(*command, code=2)
+        assert "knowledge.db is" in error and "Move it away" in error
 
 
 def test_a_link_where_the_index_should_be_leads_nowhere_and_is_forgotten(repo: Repo, tmp_path: Path) -> None:

@@ -115,10 +115,10 @@ def test_what_git_ignores_is_what_git_says_it_ignores(tmp_path: Path, seed: int)
         (folder / ".gitignore").write_text("\n".join(pattern(chance) for _ in range(5)), newline="")
     git = ["git", "-C", str(root)]
     subprocess.run([*git, "init", "--quiet"], check=True)
-    told = subprocess.run([*git, "ls-files", "-coz", "--exclude-standard"], capture_output=True, check=True)
+    result = subprocess.run([*git, "ls-files", "-coz", "--exclude-standard"], capture_output=True, check=True)
     listing = files.list_files(str(root), KnowledgeSettings(include=("*",)))
     assert {*listing.paths, *(path for path, _ in listing.skipped)} == set(
-        told.stdout.decode().split("\0")[:-1]
+        result.stdout.decode().split("\0")[:-1]
     )
 
 
@@ -232,8 +232,8 @@ def test_a_socket_and_a_name_that_is_no_text_do_not_stop_anything(repo: Repo) ->
         listener.bind("s.md")
         os.chdir(where)
         done = repo.sync()
-    told = [entry["reason"] for entry in done["skipped"]]
-    assert sorted(told) == ["has a name that is not UTF-8"] * 2 + ["is not a file"] and done["files"] == 3
+    received = [entry["reason"] for entry in done["skipped"]]
+    assert sorted(received) == ["has a name that is not UTF-8"] * 2 + ["is not a file"] and done["files"] == 3
     repo("sync", "--format", "text", "--verbose")
 
 
@@ -285,8 +285,8 @@ def test_a_path_too_long_to_be_opened_is_named(repo: Repo) -> None:
         os.close(folder)
         folder = inner
     os.close(folder)
-    (told,) = repo.sync()["skipped"]
-    assert told["path"].startswith("ddd") and told["reason"] == "cannot be read: File name too long"
+    (reported,) = repo.sync()["skipped"]
+    assert reported["path"].startswith("ddd") and reported["reason"] == "cannot be read: File name too long"
     shutil.rmtree(repo.folder / ("d" * 200))
 
 

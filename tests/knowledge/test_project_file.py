@@ -28,6 +28,6 @@ def test_a_project_without_the_section_is_told_what_to_write(repo: Repo) -> None
 def test_what_is_wrong_with_the_section_is_told_by_its_place_in_the_file(repo: Repo) -> None:
     (repo.folder / "knowledge.yaml").unlink()
     repo.write({"rolecall.yaml": "name: shop\nknowledge: {include: ['a{b,c}'], weight: 1}\n"})
-    told = repo.refused("sync", code=2)
-    assert "rolecall.yaml:2:23" in told and "braces" in told
-    assert "rolecall.yaml:2:34" in told and "Did you mean 'weights'?" in told
+    error = repo.refused("sync", code=2)
+    assert "rolecall.yaml:2:23" in error and "braces" in error
+    assert "rolecall.yaml:2:34" in error and "Did you mean 'weights'?" in error

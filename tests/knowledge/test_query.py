@@ -76,13 +76,13 @@ def test_a_repository_that_cannot_be_asked_is_named_and_the_others_are(repo: Rep
 
 
 def test_with_nothing_indexed_all_repositories_are_none(repo: Repo) -> None:
-    told = repo.refused("query", "-g", "retry")
-    assert "no repository has been indexed yet" in told and "knowledge init" in told
+    error = repo.refused("query", "-g", "retry")
+    assert "no repository has been indexed yet" in error and "knowledge init" in error
 
 
 def test_one_repository_and_all_of_them_exclude_each_other(asked: Repo) -> None:
-    told = asked.refused("query", "retry", "--repo", ".", "-g", code=2)
-    assert "not allowed with" in told
+    error = asked.refused("query", "retry", "--repo", ".", "-g", code=2)
+    assert "not allowed with" in error
     assert "not allowed with" in asked.refused("status", "-g", "--repo", ".", code=2)
 
 
@@ -117,8 +117,8 @@ def test_a_pattern_chooses_files(asked: Repo, pattern: str, fits: object) -> Non
 def test_nothing_that_fits_is_the_exit_code_one(asked: Repo) -> None:
     assert asked("query", "retry", "--path", "nowhere/", code=1, cwd=asked.folder).stdout
     assert asked("query", "zzyzx", "--words", "--format", "text", code=1).stdout == "nothing was found\n"
-    for pattern, told in (("", "is empty"), ("{a,b}", "alternatives in braces"), ("../x", "leads out")):
-        assert told in asked.refused("query", "retry", "--path", pattern, code=2)
+    for pattern, item in (("", "is empty"), ("{a,b}", "alternatives in braces"), ("../x", "leads out")):
+        assert item in asked.refused("query", "retry", "--path", pattern, code=2)
     for text in ("", "   ", "?!"):
         assert "holds no word" in asked.refused("query", text, code=2)
 

@@ -268,8 +268,8 @@ def test_an_endpoint_that_gives_other_vectors_than_before_changes_nothing(
     remote.sync()
     server.size = 32
     remote.write({"docs/new.md": "# New\n\nSomething new.\n"})
-    told = remote.refused("sync")
-    assert "those of the index have 64" in told and "Nothing was changed" in told
+    error = remote.refused("sync")
+    assert "those of the index have 64" in error and "Nothing was changed" in error
     assert remote.json("status")["files"] == 3
     assert "vectors of 32 numbers, and those of" in remote.refused("query", "something that was never asked")
     assert remote.sync("--rebuild")["files"] == 4
@@ -320,8 +320,8 @@ class SentenceTransformer:
 def test_a_model_of_sentence_transformers_is_loaded_when_it_is_named(repo: Repo, tmp_path: Path) -> None:
     named = 'include: ["*.md"]\nembedding: {provider: sentence-transformers, model: %s}\n'
     repo.write({"knowledge.yaml": named % "mini"})
-    told = repo.refused("sync", code=2)
-    assert "needs the package sentence-transformers" in told and "rolecall[transformers]" in told
+    error = repo.refused("sync", code=2)
+    assert "needs the package sentence-transformers" in error and "rolecall[transformers]" in error
     package = tmp_path / "library" / "sentence_transformers"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(LIBRARY)

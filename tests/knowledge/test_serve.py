@@ -239,9 +239,10 @@ def test_a_token_is_needed_where_one_was_named(repo: Repo) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
 def test_off_loopback_it_does_not_begin_without_a_token(repo: Repo, host: str) -> None:
-    told = repo.refused("serve", "--host", host, code=2)
+    error = repo.refused("serve", "--host", host, code=2)
     assert (
-        f"a server on {host} can be reached by others, so it needs a token" in told and "--token-env" in told
+        f"a server on {host} can be reached by others, so it needs a token" in error
+        and "--token-env" in error
     )
     assert "holds no token" in repo.refused("serve", "--host", host, "--token-env", "TOKEN", code=2)
 
@@ -282,6 +283,6 @@ def test_it_ends_with_a_signal_and_says_nothing_else(repo: Repo) -> None:
 
 def test_without_its_packages_it_says_what_to_install(repo: Repo) -> None:
     hide = "import sys; sys.modules['starlette'] = None; from rolecall.__main__ import command; sys.exit(command())"
-    told = commands.run([sys.executable, "-c", hide, "knowledge", "serve"], cwd=repo.folder, env=repo.env)
-    assert (told.returncode, told.stdout) == (2, "")
-    assert "pip install 'rolecall[knowledge]'" in told.stderr
+    result = commands.run([sys.executable, "-c", hide, "knowledge", "serve"], cwd=repo.folder, env=repo.env)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "pip install 'rolecall[knowledge]'" in result.stderr

@@ -71,14 +71,16 @@ def test_what_is_wrong_is_named(text: str, told: str) -> None:
 
 @pytest.mark.parametrize("key", ["baseUrl", "apiKey", "apiKeyEnv"])
 def test_where_a_key_goes_is_not_for_a_file_in_git_to_say(key: str) -> None:
-    told = problems(f"include: ['*']\nembedding: {{provider: mine, model: x, {key}: 'http://evil.example'}}")
-    assert f"`{key}` does not belong in a file that others can change" in told
-    assert f"providers.NAME.{key}" in told
+    message = problems(
+        f"include: ['*']\nembedding: {{provider: mine, model: x, {key}: 'http://evil.example'}}"
+    )
+    assert f"`{key}` does not belong in a file that others can change" in message
+    assert f"providers.NAME.{key}" in message
 
 
 def test_all_problems_are_told_at_once_with_their_lines() -> None:
-    told = problems("include: ['*']\nfoo: 1\nchunk: {tokens: 1}\nweights: {words: x}\n")
-    lines = [line.split("knowledge.yaml:")[1].split(":")[0] for line in told.splitlines()[1:]]
+    message = problems("include: ['*']\nfoo: 1\nchunk: {tokens: 1}\nweights: {words: x}\n")
+    lines = [line.split("knowledge.yaml:")[1].split(":")[0] for line in message.splitlines()[1:]]
     assert lines == ["2", "3", "4"]
 
 
@@ -88,8 +90,8 @@ def test_all_problems_are_told_at_once_with_their_lines() -> None:
 def test_a_pattern_that_cannot_match_is_refused_and_nothing_is_touched(repo: Repo, pattern: str) -> None:
     quoted = pattern.replace("'", "''")
     repo.write({"knowledge.yaml": f"include: ['*.md']\nexclude: ['{quoted}']\n"})
-    told = repo.refused("sync", code=2)
-    assert f"the pattern {pattern!r} " in told and "2:" in told
+    error = repo.refused("sync", code=2)
+    assert f"the pattern {pattern!r} " in error and "2:" in error
     assert not repo.index.exists()
 
 
@@ -108,10 +110,10 @@ def test_settings_that_are_wrong_leave_the_index_as_it_is(synced: Repo) -> None:
 def test_a_repository_without_settings_is_told_of_init(repo: Repo) -> None:
     (repo.folder / "knowledge.yaml").unlink()
     for command in (("sync",), ("query", "retry"), ("status",), ("show",)):
-        told = repo.refused(*command)
-        assert "has no knowledge.yaml" in told and "`rolecall knowledge init`" in told
-    told = repo.refused("query", "retry", cwd=repo.folder / "src")
-    assert f"`rolecall knowledge init --repo {repo.folder}`" in told
+        error = repo.refused(*command)
+        assert "has no knowledge.yaml" in error and "`rolecall knowledge init`" in error
+    error = repo.refused("query", "retry", cwd=repo.folder / "src")
+    assert f"`rolecall knowledge init --repo {repo.folder}`" in error
     assert sorted(path.name for path in repo.folder.iterdir()) == [".git", ".gitignore", "docs", "src"]
 
 

@@ -130,9 +130,11 @@ def test_repositories_of_one_home_share_what_was_computed(
 def test_another_model_embeds_everything_anew_and_says_so(remote: Repo, server: VectorServer) -> None:
     remote.sync()
     remote.use(server, model="large")
-    told = remote.refused("query", "how is it installed")
+    error = remote.refused("query", "how is it installed")
     assert (
-        "was made with tiny of" in told and "the settings name large of" in told and "knowledge sync" in told
+        "was made with tiny of" in error
+        and "the settings name large of" in error
+        and "knowledge sync" in error
     )
     assert remote.first("ConfigParser", "--words") == "src/parser.py"
     status = remote("status", "--format", "text").stdout

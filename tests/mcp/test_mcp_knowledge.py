@@ -37,14 +37,16 @@ def synced(project: Path) -> Path:
 def test_an_agent_without_an_index_is_told_which_tools_make_one_and_they_do(project: Path) -> None:
     with piped(project) as pipe:
         pipe.initialize()
-        told = pipe.call("knowledge_query", query="how often is a request tried")["error"]
-        assert "has no knowledge.yaml" in told and "`knowledge_init`" in told and "rolecall" not in told
+        reply = pipe.call("knowledge_query", query="how often is a request tried")["error"]
+        assert "has no knowledge.yaml" in reply and "`knowledge_init`" in reply and "rolecall" not in reply
         made = pipe.call("knowledge_init")
         assert made["path"] == str(project / "knowledge.yaml") and set(made["include"]) == {"*.md", "*.py"}
         assert "already exists" in pipe.call("knowledge_init")["error"]
-        told = pipe.call("knowledge_query", query="how often is a request tried")["error"]
+        reply = pipe.call("knowledge_query", query="how often is a request tried")["error"]
         assert (
-            "nothing has been indexed yet" in told and "`knowledge_sync`" in told and "rolecall" not in told
+            "nothing has been indexed yet" in reply
+            and "`knowledge_sync`" in reply
+            and "rolecall" not in reply
         )
         assert pipe.call("knowledge_sync")["indexed"] == 2
         assert pipe.call("knowledge_sync")["unchanged"] == 2
@@ -78,8 +80,8 @@ def test_wrong_arguments_are_named(synced: Path) -> None:
     ]
     with piped(synced) as pipe:
         pipe.initialize()
-        for arguments, told in wrong:
-            assert told in pipe.call("knowledge_query", **arguments)["error"], arguments
+        for arguments, item in wrong:
+            assert item in pipe.call("knowledge_query", **arguments)["error"], arguments
 
 
 def test_a_reply_is_bounded_and_what_is_left_out_is_said(project: Path) -> None:
@@ -116,8 +118,8 @@ def test_a_damaged_index_is_not_made_anew_by_who_only_asks(synced: Path) -> None
     before = index.read_bytes()
     with piped(synced) as pipe:
         pipe.initialize()
-        told = pipe.call("knowledge_query", query="rights")["error"]
-        assert "damaged" in told and "Rebuild it: `knowledge_sync` with `rebuild`" in told
+        reply = pipe.call("knowledge_query", query="rights")["error"]
+        assert "damaged" in reply and "Rebuild it: `knowledge_sync` with `rebuild`" in reply
         assert index.read_bytes() == before
         assert any("rebuilt" in note for note in pipe.call("knowledge_sync")["notes"])
         assert pipe.call("knowledge_query", query="elevated rights")["results"][0]["path"] == "guide.md"
@@ -130,8 +132,8 @@ def test_damage_that_only_a_question_finds_is_mended_by_what_is_told(synced: Pat
     db.close()
     with piped(synced) as pipe:
         pipe.initialize()
-        told = pipe.call("knowledge_query", query="rights")["error"]
-        assert "damaged" in told and "`knowledge_sync` with `rebuild`" in told
+        reply = pipe.call("knowledge_query", query="rights")["error"]
+        assert "damaged" in reply and "`knowledge_sync` with `rebuild`" in reply
         assert pipe.call("knowledge_sync", rebuild=True)["indexed"] == 2
         assert pipe.call("knowledge_query", query="elevated rights")["results"][0]["path"] == "guide.md"
 

@@ -123,11 +123,11 @@ def test_a_client_of_an_older_version_is_told_of_changes_until_it_unsubscribes(
     stage: Stage, kind: str
 ) -> None:
     async def scene() -> None:
-        told: asyncio.Queue[str] = asyncio.Queue()
+        reported: asyncio.Queue[str] = asyncio.Queue()
 
         async def hear(message: Any) -> None:
             if isinstance(message, types.ResourceUpdatedNotification):
-                told.put_nowait(str(message.params.uri))
+                reported.put_nowait(str(message.params.uri))
 
         async with Client(parameters(stage.project), mode="legacy", message_handler=hear) as client:
             thread = await prepare(client)
@@ -135,7 +135,7 @@ def test_a_client_of_an_older_version_is_told_of_changes_until_it_unsubscribes(
             with pytest.warns(MCPDeprecationWarning):
                 await client.subscribe_resource(uri)
             await change(client, uri, thread)
-            assert await told.get() == uri
+            assert await reported.get() == uri
             with pytest.warns(MCPDeprecationWarning):
                 await client.unsubscribe_resource(uri)
                 with pytest.raises(MCPError):

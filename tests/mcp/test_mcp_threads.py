@@ -138,8 +138,8 @@ def test_each_kind_of_waiting_takes_its_kind_of_answer(stage: Stage) -> None:
         )
         assert pipe.call("thread_answer", thread=thread, text="The second")["continue"] == "thread_run"
         for status in ("idle", "suspended"):  # a role that a person plays is due, and then it is asked
-            standing = pipe.call("thread_step", thread=thread)
-            assert (standing["status"], standing["currentRole"]) == (status, "reviewer")
+            reply = pipe.call("thread_step", thread=thread)
+            assert (reply["status"], reply["currentRole"]) == (status, "reviewer")
             asked = pipe.call("thread_answer", thread=thread)
             assert asked["takes"] == "output" and asked["prompt"] and "schema" in asked
             refused = pipe.call("thread_answer", thread=thread, text="Looks good")["error"]
@@ -162,8 +162,8 @@ def test_a_role_that_failed_takes_a_word_or_an_empty_text(stage: Stage) -> None:
             assert (failed["status"], failed["continue"]) == ("suspended", "thread_answer")
             assert "out of tokens" in failed["reason"]
             assert pipe.call("thread_answer", thread=thread)["takes"] == "text"
-            told = pipe.call("thread_answer", thread=thread, text=text)
-            assert (told["status"], told["steps"]) == ("idle", 1)
+            reply = pipe.call("thread_answer", thread=thread, text=text)
+            assert (reply["status"], reply["steps"]) == ("idle", 1)
         assert pipe.call("thread_step", thread=thread)["currentRole"] == "reviewer"
 
 
@@ -259,14 +259,14 @@ def test_an_agent_that_is_missing_is_the_error_of_the_step(stage: Stage) -> None
 def test_code_that_is_no_text_or_too_long_to_be_shown_is_an_error_that_says_so(stage: Stage) -> None:
     path = stage.project / "workflows" / "loud.py"
     with stage.open() as pipe:
-        for content, told in (
+        for content, item in (
             (b"# caf\xe9\n", "is not UTF-8 text (byte 5)"),
             (b"#" * 3_000_000, "is larger than 1,000,000 bytes"),
             (b"#" * 999_999 + "\u20ac".encode(), "is larger than 1,000,000 bytes"),
         ):
             path.write_bytes(content)
             said = pipe.call("workflow_show", workflow="loud")["error"]
-            assert "loud.py" in said and told in said
+            assert "loud.py" in said and item in said
     assert "Traceback" not in (stage.folder / "stderr").read_text()
 
 

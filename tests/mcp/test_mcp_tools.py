@@ -220,8 +220,8 @@ def test_an_agent_sees_and_calls_only_what_its_capabilities_leave(
     with piped(project, *HERE, "--as", agent) as pipe:
         assert allowed(pipe) == {*ELEVEN, *THREADS} - denied - set(LEADING)
         word = "no_task_create"
-        told = {"error": f"nx_task_add is denied to this role by {word}"}
-        assert pipe.call("nx_task_add", **TASK) == told
+        fields = {"error": f"nx_task_add is denied to this role by {word}"}
+        assert pipe.call("nx_task_add", **TASK) == fields
         planned = {"error": f"nx_plan_start is for the lead, and this server was started for {agent}"}
         assert pipe.call("nx_plan_start", **PLAN) == planned
         assert pipe.call("nx_task_list") == {"exists": False}
@@ -236,8 +236,8 @@ def test_what_the_environment_denies_is_denied(project: Path, word: str) -> None
     }.get(word, set())
     with piped(project, *HERE, ROLECALL_RESTRICTIONS=word) as pipe:
         assert allowed(pipe) == {*ELEVEN, *THREADS} - denied - set(LEADING)
-        told = pipe.call("nx_plan_start", **PLAN)
-        assert told == {"error": f"nx_plan_start is for the lead, and this role is held to {word}"}
+        reply = pipe.call("nx_plan_start", **PLAN)
+        assert reply == {"error": f"nx_plan_start is for the lead, and this role is held to {word}"}
         assert pipe.call("nx_plan_status") == {"active": False}
 
 
@@ -348,9 +348,9 @@ def test_a_role_that_may_not_do_everything_starts_no_server_in_its_own_shell(
     other = project.parent / "some-file"
     other.write_text("x")
     for shown in ((), ("--host-key", "/no/such/file"), ("--host-key", str(other)), ("--host-key", "")):
-        told = refusal(project, *shown, ROLECALL_RESTRICTIONS=word)
-        assert f"rolecall mcp is for hosts, but this process is restricted by {word}" in told
-        assert "install Rolecall in the host again: `rolecall install HOST`" in told
+        error = refusal(project, *shown, ROLECALL_RESTRICTIONS=word)
+        assert f"rolecall mcp is for hosts, but this process is restricted by {word}" in error
+        assert "install Rolecall in the host again: `rolecall install HOST`" in error
 
 
 def test_inside_a_step_threads_are_moved_only_by_a_role_that_may(project: Path) -> None:
@@ -358,8 +358,8 @@ def test_inside_a_step_threads_are_moved_only_by_a_role_that_may(project: Path) 
     for may, denied in (("", moving), ("1", set())):
         with piped(project, *HERE, ROLECALL_RUN="a-run", ROLECALL_MAY_START_THREADS=may) as pipe:
             assert allowed(pipe) == {*ELEVEN, *THREADS} - denied
-            told = pipe.call("thread_step", thread="x")["error"]
-            assert ("starts or moves threads, which this role may not do" in told) is bool(denied)
+            reply = pipe.call("thread_step", thread="x")["error"]
+            assert ("starts or moves threads, which this role may not do" in reply) is bool(denied)
 
 
 def test_no_secret_of_the_environment_is_kept_in_the_state(project: Path) -> None:

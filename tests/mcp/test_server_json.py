@@ -98,10 +98,10 @@ def test_the_command_it_describes_starts_the_server(tmp_path: Path) -> None:
         timeout=120,
         check=True,
     )
-    told = json.loads(done.stdout)["result"]
-    assert told["serverInfo"]["version"] == SERVER["version"]
-    assert told["serverInfo"]["title"] == SERVER["title"]
-    assert set(told["capabilities"]) == {"tools", "resources"}
+    output = json.loads(done.stdout)["result"]
+    assert output["serverInfo"]["version"] == SERVER["version"]
+    assert output["serverInfo"]["title"] == SERVER["title"]
+    assert set(output["capabilities"]) == {"tools", "resources"}
 
 
 @pytest.mark.parametrize(

@@ -70,13 +70,13 @@ class Hanging:
 
     def wait_for_end(self, stop: Callable[[], object]) -> None:
         """Let the agent begin, then `stop`; returns when the agent's process is gone."""
-        told = os.open(self._pipe, os.O_RDONLY | os.O_NONBLOCK)
+        reported = os.open(self._pipe, os.O_RDONLY | os.O_NONBLOCK)
         try:
-            assert _next(told) == b"begun\n"
+            assert _next(reported) == b"begun\n"
             stop()
-            assert _next(told) == b""
+            assert _next(reported) == b""
         finally:
-            os.close(told)
+            os.close(reported)
 
 
 def _next(source: int) -> bytes:

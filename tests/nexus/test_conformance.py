@@ -116,8 +116,8 @@ def test_our_tools_and_hooks_pass_the_given_fixtures(rolecall: Rolecall, shared_
 def test_our_fixtures_have_every_event_of_our_hooks_and_of_the_contract() -> None:
     assert lifecycle.EVENTS == fixture.HOOK_EVENTS
     steps = [step for case in our_cases() for step in case.get("steps", [case])]
-    told = {step["event"]["type"] for step in steps if "event" in step}
-    assert told == {*fixture.EVENTS, *fixture.HOOK_EVENTS}
+    reported = {step["event"]["type"] for step in steps if "event" in step}
+    assert reported == {*fixture.EVENTS, *fixture.HOOK_EVENTS}
 
 
 def test_our_fixtures_fit_the_given_schema(shared_data: Path) -> None:
@@ -171,7 +171,7 @@ def expectations(case: Mapping[str, Any]) -> list[tuple[str, set[str]]]:
     found: dict[str, set[str]] = {}
     after = case.get("postcondition", {})
     steps = [*case.get("steps", ())] or [case]
-    parts = [(told_or_called(step), step.get("assert_return", {})) for step in steps]
+    parts = [(name_event_or_call(step), step.get("assert_return", {})) for step in steps]
     parts += [(parts[-1][0], after.get("return_value", {}))]
     if after.get("error") or "error_contains" in after:
         parts += [(parts[-1][0], {"$.error": ""})]
@@ -182,7 +182,7 @@ def expectations(case: Mapping[str, Any]) -> list[tuple[str, set[str]]]:
     return list(found.items())
 
 
-def told_or_called(step: Mapping[str, Any]) -> str:
+def name_event_or_call(step: Mapping[str, Any]) -> str:
     return str(step["action"]["tool"] if "action" in step else step["event"]["type"])
 
 
@@ -681,10 +681,10 @@ def test_a_file_that_cannot_be_laid_out_fails_its_case(tmp_path: Path) -> None:
 def test_events_go_through_the_one_seam_for_hooks(
     tmp_path: Path, params: dict[str, Any], before: list[Any], folder: str
 ) -> None:
-    told: list[tuple[str, dict[str, Any]]] = []
+    received: list[tuple[str, dict[str, Any]]] = []
 
     def tell(project: str, event: str, given: dict[str, Any]) -> None:
-        told.append((event, given))
+        received.append((event, given))
         path = Path(project) / ".nexus" / "state" / folder / "agent-tracker.json"
         entry = {"harness_id": folder, "started_at": "2026-04-12T00:00:00Z", "status": "running"}
         path.write_text(json.dumps([*json.loads(path.read_text()), entry]))
@@ -702,10 +702,10 @@ def test_events_go_through_the_one_seam_for_hooks(
     (result,) = run(written(tmp_path, case), over=["tools", "seam"], tells={"seam": tell})
     assert result.failures == []
     assert (result.status, result.kind, result.over) == ("passed", "lifecycle", ("seam",))
-    assert told == [("agent_spawn", {"harness_id": folder, **params})]
+    assert received == [("agent_spawn", {"harness_id": folder, **params})]
 
 
-def told(folder: Path, event: str, reply: Any, write: str = "", **after: Any) -> list[str]:
+def list_failures(folder: Path, event: str, reply: Any, write: str = "", **after: Any) -> list[str]:
     """The failures of a case with one event, which is answered so and leaves a file."""
 
     def tell(project: str, _type: str, _params: dict[str, Any]) -> Any:
@@ -722,12 +722,15 @@ def told(folder: Path, event: str, reply: Any, write: str = "", **after: Any) ->
 
 def test_what_an_event_is_answered_is_expected_like_the_reply_of_a_tool(tmp_path: Path) -> None:
     answer = {"block": "no"}
-    assert told(tmp_path, "pre_tool_use", answer, return_value={"$.block": "no", "$.context": None}) == []
-    assert told(tmp_path, "pre_tool_use", answer, return_value={"$.block": None}) == [
+    assert (
+        list_failures(tmp_path, "pre_tool_use", answer, return_value={"$.block": "no", "$.context": None})
+        == []
+    )
+    assert list_failures(tmp_path, "pre_tool_use", answer, return_value={"$.block": None}) == [
         "postcondition reply $.block"
     ]
-    assert told(tmp_path, "session_end", {"error": "x"}) == ["postcondition reply"]
-    assert told(tmp_path, "session_end", {"error": "x"}, error=True) == []
+    assert list_failures(tmp_path, "session_end", {"error": "x"}) == ["postcondition reply"]
+    assert list_failures(tmp_path, "session_end", {"error": "x"}, error=True) == []
 
 
 @pytest.mark.parametrize(
@@ -746,7 +749,7 @@ def test_what_an_event_is_answered_is_expected_like_the_reply_of_a_tool(tmp_path
 def test_a_hook_writes_where_hooks_may_and_what_has_its_form(
     tmp_path: Path, event: str, path: str, is_allowed: bool
 ) -> None:
-    failures = told(tmp_path, event, {}, write=path)
+    failures = list_failures(tmp_path, event, {}, write=path)
     assert (failures == []) is is_allowed
     assert all(failure.startswith("always ") for failure in failures)
 

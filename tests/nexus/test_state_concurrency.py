@@ -71,18 +71,18 @@ def test_tasks_added_while_cycles_are_closed_are_in_the_tasks_or_the_history_exa
     assert closed == sum(map(len, cycles))
     for tasks in [*cycles, running]:
         assert [task["id"] for task in tasks] == list(range(1, len(tasks) + 1))
-    told = {title: int(number) for title, number in acknowledged}
-    assert {task["title"]: task["id"] for tasks in [*cycles, running] for task in tasks} == told
+    reported = {title: int(number) for title, number in acknowledged}
+    assert {task["title"]: task["id"] for tasks in [*cycles, running] for task in tasks} == reported
 
 
 def test_plans_begun_at_once_have_each_an_id_of_its_own_and_none_is_lost(
     project: Path, start: Callable[..., Child]
 ) -> None:
     starters = [start("start", project, f"s{number}", str(PLANS_EACH)) for number in range(STARTERS)]
-    told = {topic: int(number) for starter in starters for topic, number in lines(starter)}
+    reported = {topic: int(number) for starter in starters for topic, number in lines(starter)}
     plans = [cycle["plan"] for cycle in read(project, HISTORY)["cycles"]] + [read(project, PLAN)]
     assert [plan["id"] for plan in plans] == list(range(1, STARTERS * PLANS_EACH + 1))
-    assert {plan["topic"]: plan["id"] for plan in plans} == told
+    assert {plan["topic"]: plan["id"] for plan in plans} == reported
 
 
 def test_a_lock_left_by_a_dead_process_delays_nobody(project: Path, start: Callable[..., Child]) -> None:

@@ -88,9 +88,9 @@ def test_a_copy_of_a_damaged_file_can_be_read_by_nobody_who_cannot_read_the_file
     plan = state(tmp_path).parent / "plan.json"
     plan.write_text("damaged")
     plan.chmod(0o600)
-    with pytest.raises(state_file.DamagedFile, match="a copy of it is in") as told:
+    with pytest.raises(state_file.DamagedFile, match="a copy of it is in") as item:
         tools.plan_start(str(tmp_path), topic="t", issues=["a"], research_summary="r")
-    assert os.stat(told.value.copy).st_mode & 0o777 == 0o600
+    assert os.stat(item.value.copy).st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(

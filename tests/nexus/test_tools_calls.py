@@ -180,12 +180,12 @@ def test_a_restriction_denies_its_tools_and_no_others(tmp_path: Path, word: str,
     write(tmp_path, TASKS, tasks_file(task(1)))
     before = files(tmp_path)
     if name in DENIED.get(word, ()) or name in FOR_LEAD:
-        told = f"is denied to this role by {word}"
+        message = f"is denied to this role by {word}"
         if name in FOR_LEAD:
-            told = f"is for the lead, and this role is held to {word}"
+            message = f"is for the lead, and this role is held to {word}"
         with pytest.raises(ToolError) as raised:
             dispatch.call(tmp_path, name, GOOD.get(name), restrictions=["coding", word])
-        assert raised.value.message == f"{name} {told}"
+        assert raised.value.message == f"{name} {message}"
         assert files(tmp_path) == before
     else:
         assert dispatch.call(tmp_path, name, GOOD.get(name), restrictions=["coding", word])

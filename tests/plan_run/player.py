@@ -32,17 +32,17 @@ def main() -> None:
     title = re.findall(r"^TASK: (.+)$", prompt, re.MULTILINE)[0]
     resumed = arguments[arguments.index("--resume") + 1] if "--resume" in arguments else None
     session = resumed or os.urandom(16).hex()
-    told = {"role": role, "title": title, "session": session, "resumed": resumed, "pid": os.getpid()}
-    told |= {
+    fields = {"role": role, "title": title, "session": session, "resumed": resumed, "pid": os.getpid()}
+    fields |= {
         "restrictions": os.environ.get("ROLECALL_RESTRICTIONS", ""),
         "arguments": arguments,
         "prompt": prompt,
     }
     visit = sum(call["role"] == role and call["title"] == title for call in calls("asked"))
-    note("asked", told)
+    note("asked", fields)
     say({"type": "system", "subtype": "init", "session_id": session})
     perform(entry(role, title, visit), session)
-    note("answered", told)
+    note("answered", fields)
 
 
 def entry(role: str, title: str, visit: int) -> dict[str, Any]:

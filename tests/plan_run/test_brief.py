@@ -17,8 +17,8 @@ def test_parts_that_are_absent_or_empty_are_left_out() -> None:
 
 def test_the_parts_stand_word_for_word_and_in_order() -> None:
     task = {**TASK, "approach": "Loop:\n  for", "acceptance": "- 4\n- 5", "risk": "Many."}
-    told = brief(task, decisions=["Once."], knowledge=".nexus/rules/: a.md", first="Read again.")
-    assert told == (
+    text = brief(task, decisions=["Once."], knowledge=".nexus/rules/: a.md", first="Read again.")
+    assert text == (
         "TASK: Count the beans\n\nFIRST: Read again.\n\n"
         "CONTEXT:\nIn beans.py.\n\nRisk: Many.\n\nDecisions that bind the work:\n- Once.\n\n"
         "APPROACH:\nLoop:\n  for\n\nACCEPTANCE:\n- 4\n- 5\n\n"
@@ -29,12 +29,12 @@ def test_the_parts_stand_word_for_word_and_in_order() -> None:
 
 def test_results_of_other_tasks_are_short_and_say_where_the_rest_is() -> None:
     result = TaskResult({"id": 1, "title": "Sow"}, "x" * 5_000, "engineer", "THREAD")
-    told = brief(TASK, results=[result, TaskResult({"id": 2, "title": "Wait"})])
-    line = next(line for line in told.splitlines() if line.startswith("- Task 1"))
+    text = brief(TASK, results=[result, TaskResult({"id": 2, "title": "Wait"})])
+    line = next(line for line in text.splitlines() if line.startswith("- Task 1"))
     assert line == (
         f"- Task 1 (Sow), by engineer: {'x' * (LONGEST_RESULT - 1)}… (all of it: `rolecall thread read THREAD`)"
     )
-    assert told.endswith("- Task 2 (Wait)")
+    assert text.endswith("- Task 2 (Wait)")
 
 
 def test_a_task_with_many_dependencies_names_how_many_more_there_are() -> None:
@@ -44,15 +44,15 @@ def test_a_task_with_many_dependencies_names_how_many_more_there_are() -> None:
 
 def test_the_work_that_is_checked_stands_beside_the_task() -> None:
     work = {"id": 1, "title": "Sow", "context": "In field.py.", "acceptance": "It grows."}
-    told = brief(TASK, works=[work])
-    assert told.endswith("WORK TO CHECK: task 1:\nSow\n\nContext:\nIn field.py.\n\nAcceptance:\nIt grows.")
+    text = brief(TASK, works=[work])
+    assert text.endswith("WORK TO CHECK: task 1:\nSow\n\nContext:\nIn field.py.\n\nAcceptance:\nIt grows.")
 
 
 def test_the_notes_name_commands_that_there_are() -> None:
     from rolecall.cli.parser import verbs_of
 
-    told = notes("mcp__rolecall__{}")
-    assert "`mcp__rolecall__nx_task_list`" in told
+    text = notes("mcp__rolecall__{}")
+    assert "`mcp__rolecall__nx_task_list`" in text
     assert "server" not in notes()
     for line in notes().splitlines()[1:]:
         tool, _, command = line.removeprefix("- ").partition(": ")

@@ -102,9 +102,9 @@ def test_what_a_person_has_stopped_is_left_until_it_is_asked_for_by_number(crew:
     assert (row["status"], row["reason"]) == ("failed", "A person has stopped it: Not worth it.")
     assert row["command"] == "rolecall plan run --task 1"
     assert len(crew.asked()) == 3
-    anew = crew.run("--task", "1")["rows"][1]
-    assert anew["status"] == "completed"
-    assert anew["thread"] != thread
+    restarted = crew.run("--task", "1")["rows"][1]
+    assert restarted["status"] == "completed"
+    assert restarted["thread"] != thread
 
 
 def test_a_diagnosis_that_finds_the_task_wrong_goes_to_the_person_at_once(crew: Crew) -> None:

@@ -127,11 +127,11 @@ def test_a_task_begins_when_those_it_depends_on_are_completed_and_is_told_their_
     crew.task("Second", owner="engineer", deps=(1,))
     result = crew.run()
     assert crew.asked() == ["engineer: First", "tester: First", "engineer: Second"]
-    told = crew.calls()[2]["prompt"]
+    reported = crew.calls()[2]["prompt"]
     first = result["rows"][1]["thread"]
     assert (
         f"- Task 1 (First), by engineer: The format is two. (all of it: `rolecall thread read {first}`)"
-        in told
+        in reported
     )
 
 
@@ -142,9 +142,9 @@ def test_what_lead_has_done_by_hand_is_not_told_by_the_agent_that_had_failed(cre
     crew.set(1, "completed")
     crew.task("Second", owner="engineer", deps=(1,))
     crew.run()
-    told = crew.calls()[-1]["prompt"]
-    assert "- Task 1 (First)\n" in told
-    assert "The door is shut." not in told
+    reported = crew.calls()[-1]["prompt"]
+    assert "- Task 1 (First)\n" in reported
+    assert "The door is shut." not in reported
 
 
 # -- what an agent is told and held to --
@@ -163,17 +163,17 @@ def test_the_prompt_has_the_body_the_task_the_knowledge_and_the_names_of_tools(c
         decisions=["Beans are counted once."],
     )
     crew.run()
-    told = crew.calls()[0]["prompt"]
-    assert "You write and repair code. A task is done when its acceptance is met" in told
+    reported = crew.calls()[0]["prompt"]
+    assert "You write and repair code. A task is done when its acceptance is met" in reported
     expected = (
         "TASK: Count the beans\n\nCONTEXT:\nThey are in beans.py.\n\nRisk: There are many.\n\n"
         "Decisions that bind the work:\n- Beans are counted once.\n\nAPPROACH:\nUse a loop.\n\nKNOWLEDGE:\n"
     )
-    assert expected in told
-    assert "ACCEPTANCE:" not in told.partition("# Task")[2]
-    assert ".nexus/rules/: naming.md" in told
-    assert "`rolecall history search TEXT`" in told
-    assert "`mcp__rolecall__nx_task_list`" in told
+    assert expected in reported
+    assert "ACCEPTANCE:" not in reported.partition("# Task")[2]
+    assert ".nexus/rules/: naming.md" in reported
+    assert "`rolecall history search TEXT`" in reported
+    assert "`mcp__rolecall__nx_task_list`" in reported
 
 
 def test_every_role_is_held_to_the_capabilities_of_its_agent(crew: Crew) -> None:

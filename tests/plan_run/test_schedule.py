@@ -102,8 +102,8 @@ def test_nothing_starts_that_clashes_or_is_not_ready(
         assert not held & by_id[number].files
         held |= by_id[number].files
     assert len(now.start) <= max(0, limit - len(running))
-    told = reasons(graph, done=done, running=running, limit=limit, others={})
-    assert set(told) == {want.id for want in graph} - set(now.start) - set(running)
+    reported = reasons(graph, done=done, running=running, limit=limit, others={})
+    assert set(reported) == {want.id for want in graph} - set(now.start) - set(running)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50])

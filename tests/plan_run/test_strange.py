@@ -30,7 +30,7 @@ def edit(crew: Crew, number: int, **fields: Any) -> None:
     file.write_text(json.dumps(whole))
 
 
-def told(crew: Crew, event: str, **payload: str) -> str:
+def send_event(crew: Crew, event: str, **payload: str) -> str:
     """What a host is answered."""
     project = str(crew.project)
     words = ["hook", "rolecall", event, "--project", project]
@@ -173,7 +173,7 @@ def test_a_session_of_a_host_that_begins_and_ends_meanwhile_leaves_the_agents_of
     with crew.spawn() as child:
         crew.until(lambda: len(crew.asked()) == 1 and len(crew.tracker()) == 2)
         _, running = crew.tracker()
-        said = {event: told(crew, event, session="s1") for event in ("session_start", "session_end")}
+        said = {event: send_event(crew, event, session="s1") for event in ("session_start", "session_end")}
         assert crew.tracker() == [running]
         assert "`rolecall plan run` is carrying out the tasks" in said["session_start"]
         assert "Left over" not in said["session_start"]
@@ -181,7 +181,7 @@ def test_a_session_of_a_host_that_begins_and_ends_meanwhile_leaves_the_agents_of
         assert child.wait(BOUND) == 0
     (entry,) = crew.tracker()
     assert entry.items() >= {**running, "status": "completed"}.items()
-    assert "plan run` is" not in told(crew, "session_start", session="s2")
+    assert "plan run` is" not in send_event(crew, "session_start", session="s2")
     assert crew.tracker() == []
 
 
@@ -196,7 +196,7 @@ def test_a_run_that_was_killed_is_not_taken_for_the_process_that_has_its_number_
     os.kill(crew.calls()[0]["pid"], signal.SIGKILL)  # the agent, which nobody goes on with here
     # Numbers are given out again, after a start of the machine soon: this test has the one the run had.
     lock.write_text(lock.read_text().replace(str(child.pid), str(os.getpid())))
-    assert "plan run` is" not in told(crew, "session_start", session="s1")
+    assert "plan run` is" not in send_event(crew, "session_start", session="s1")
     assert crew.tracker() == []
 
 
@@ -261,8 +261,10 @@ def test_a_project_outside_git_with_a_space_in_its_path_and_a_store_elsewhere(
     first = crew.rolecall("plan", "run", *words, "--format", "text", cwd=tmp_path)
     assert first.returncode == 7
     (answer,) = [line for line in first.stdout.splitlines() if line.startswith("  answer: ")]
-    told = pasted(crew, answer.partition(": ")[2] + " --field status=another_way --field how=so", tmp_path)
-    assert told.returncode == 0, told.stderr
+    reported = pasted(
+        crew, answer.partition(": ")[2] + " --field status=another_way --field how=so", tmp_path
+    )
+    assert reported.returncode == 0, reported.stderr
     again = first.stderr.splitlines()[-1]
     assert again.startswith("then: rolecall plan run --project ")
     done = pasted(crew, again.partition(": ")[2] + " --format text", tmp_path)

@@ -49,12 +49,12 @@ def test_two_tasks_that_touch_one_file_at_once_are_both_merged(crew: Crew, proje
             "engineer: Second": [{**writes(shared=change(17, "seventeen"))[0], **meeting, "side": "right"}],
         }
     )
-    told = crew.run("--worktrees")
-    assert told["done"], told
+    result = crew.run("--worktrees")
+    assert result["done"], result
     assert (project / "shared").read_text() == change(3, "three").replace("\n17\n", "\nseventeen\n")
     assert git(crew, "status", "--porcelain") == ""
     assert git(crew, "rev-list", "--count", "--merges", "HEAD") == "2"
-    assert [row["remarks"] for row in told["tasks"]] == [[], []]
+    assert [row["remarks"] for row in result["tasks"]] == [[], []]
 
 
 def test_a_conflict_names_the_other_task(crew: Crew, project: Path) -> None:
@@ -66,8 +66,8 @@ def test_a_conflict_names_the_other_task(crew: Crew, project: Path) -> None:
             "engineer: Second": [{**writes(shared=change(3, "drei"))[0], **meeting, "side": "right"}],
         }
     )
-    told = crew.run("--worktrees", check=7)
-    by_status = {row["status"]: row for row in told["tasks"]}
+    result = crew.run("--worktrees", check=7)
+    by_status = {row["status"]: row for row in result["tasks"]}
     done, aside, blocked = by_status["completed"], by_status["set_aside"], by_status["blocked"]
     assert aside["reason"] == f"conflicts in shared, also changed by task {done['task']}"
     assert aside["command"] == f"rolecall thread folder merge {aside['thread']}"
@@ -97,20 +97,20 @@ def test_a_conflict_names_the_other_task(crew: Crew, project: Path) -> None:
 
 def test_a_check_that_fails_sets_the_task_aside(crew: Crew, project: Path) -> None:
     crew.score(**{"engineer: First": writes(bad="1\n"), "engineer: Second": writes(good="2\n")})
-    told = crew.run("--worktrees", "--check", "test ! -e bad", check=7)
-    assert told["rows"][1]["status"] == "set_aside"
-    assert told["rows"][1]["reason"] == "the check failed: 'test' exited with status 1"
-    assert told["rows"][1]["conflict"]["check"]["command"] == ["test", "!", "-e", "bad"]
-    assert told["rows"][2]["status"] == "completed"
+    result = crew.run("--worktrees", "--check", "test ! -e bad", check=7)
+    assert result["rows"][1]["status"] == "set_aside"
+    assert result["rows"][1]["reason"] == "the check failed: 'test' exited with status 1"
+    assert result["rows"][1]["conflict"]["check"]["command"] == ["test", "!", "-e", "bad"]
+    assert result["rows"][2]["status"] == "completed"
     assert not (project / "bad").exists()
     assert (project / "good").exists()
     text = crew.rolecall("plan", "run", "--worktrees", "--check", "test ! -e bad", cwd=project, check=7)
     assert "[1] ✗ set aside: the check failed" in text.stdout + text.stderr
-    assert f"merge it by hand: rolecall thread folder merge {told['rows'][1]['thread']}" in text.stdout
+    assert f"merge it by hand: rolecall thread folder merge {result['rows'][1]['thread']}" in text.stdout
     assert "then: rolecall plan run --worktrees --check 'test ! -e bad'" in text.stderr
 
     proof = crew.rolecall.json("prove", cwd=project)
-    assert proof["proven"] and proof["thread"] == told["rows"][2]["thread"], proof["problems"]
+    assert proof["proven"] and proof["thread"] == result["rows"][2]["thread"], proof["problems"]
     merged = {"role": "merge", "command": "test ! -e bad", "status": "passed", "step": ""}
     assert merged in proof["checks"]
 
@@ -122,8 +122,8 @@ def test_killed_during_a_check_the_next_run_merges_once_and_asks_nobody(crew: Cr
     kill.chmod(0o755)
     words = ("--worktrees", "--check", str(kill), "--at-once", "1")
     assert crew.rolecall("plan", "run", *words, cwd=project).returncode == -signal.SIGKILL
-    told = crew.run(*words)
-    assert told["done"]
+    result = crew.run(*words)
+    assert result["done"]
     assert git(crew, "rev-list", "--count", "--merges", "HEAD") == "2"
     assert (project / "one").exists()
     assert (project / "two").exists()
@@ -135,10 +135,12 @@ def test_uncommitted_changes_in_the_same_file_are_left_alone(crew: Crew, project
         **{"engineer: First": writes(shared=change(3, "three")), "engineer: Second": writes(two="2\n")}
     )
     (project / "shared").write_text("mine\n")
-    told = crew.run("--worktrees", check=7)
-    assert "uncommitted changes in files that are to be merged: shared" in told["rows"][1]["reason"]
-    assert told["rows"][1]["remarks"] == ["its worktree does not have the project's uncommitted changes (1)"]
-    assert told["rows"][2]["status"] == "completed"
+    result = crew.run("--worktrees", check=7)
+    assert "uncommitted changes in files that are to be merged: shared" in result["rows"][1]["reason"]
+    assert result["rows"][1]["remarks"] == [
+        "its worktree does not have the project's uncommitted changes (1)"
+    ]
+    assert result["rows"][2]["status"] == "completed"
     assert (project / "shared").read_text() == "mine\n"
     git(crew, "checkout", "--quiet", "shared")
     assert crew.run()["done"]

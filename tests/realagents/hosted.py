@@ -105,7 +105,7 @@ def claude_stage(model: ModelServer, folder: Path) -> Stage:
     return Stage(model, folder, env)
 
 
-def told(request: Request) -> str:
+def read_text(request: Request) -> str:
     """A request as the model reads it, quotes and line ends as they are."""
     return request.text.replace("\\n", "\n").replace('\\"', '"')
 

@@ -114,9 +114,9 @@ class Stage:
                 path.write_text(text, encoding="utf-8")
 
     def _places(self) -> dict[str, str]:
-        told = self.recorder.bodies("session") if self.is_session_told else []
+        bodies = self.recorder.bodies("session") if self.is_session_told else []
         return {
-            **{body["session"]: "$SESSION" for body in told},
+            **{body["session"]: "$SESSION" for body in bodies},
             str(self.work): "$WORK",
             re.sub(r"[^A-Za-z0-9]", "-", str(self.work)): "-work",
             str(self.folder): "$FOLDER",

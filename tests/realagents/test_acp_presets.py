@@ -214,8 +214,8 @@ def test_the_answer_comes_with_session_tools_files_and_usage(
     assert stage.recorder.bodies("session") == [{"session": reply.session}]
     assert len([call for turn in reply.turns for call in turn.tool_calls]) == 1
     assert reply.usage is not None
-    told = (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cached_tokens)
-    assert told == (case.usage.input_tokens, case.usage.output_tokens, case.usage.cached_tokens)
+    reported = (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cached_tokens)
+    assert reported == (case.usage.input_tokens, case.usage.output_tokens, case.usage.cached_tokens)
     assert all(body["allowed"] for body in stage.recorder.bodies("permission"))
     assert stage.leftovers() == []
 

@@ -327,8 +327,8 @@ def test_the_work_of_other_agents_is_counted_and_the_last_of_several_results_is_
 
 def test_the_program_has_every_flag_the_adapter_uses(stage: Stage) -> None:
     command = [PROGRAM, *Claude.help_arguments]
-    told = subprocess.run(command, env=stage.env, capture_output=True, text=True, check=True, timeout=60)
-    assert [flag for flag in Claude.needed_flags if flag not in told.stdout] == []
+    result = subprocess.run(command, env=stage.env, capture_output=True, text=True, check=True, timeout=60)
+    assert [flag for flag in Claude.needed_flags if flag not in result.stdout] == []
 
 
 class TestSandbox(Confined):

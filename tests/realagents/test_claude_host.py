@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from modelserver import Calls, Item, ModelServer, Request, When
 
-from realagents.hosted import ROLECALL, Hosted, claude_stage, told
+from realagents.hosted import ROLECALL, Hosted, claude_stage, read_text
 from realagents.stage import BOUND, installed
 
 PROGRAM = installed("claude")
@@ -62,8 +62,8 @@ class Host(Hosted):
 
     def trust(self) -> None:
         """What the program writes when a person answers its question about the folder."""
-        told = {"projects": {str(self.work): {"hasTrustDialogAccepted": True}}}
-        (self.home / ".claude.json").write_text(json.dumps(told))
+        fields = {"projects": {str(self.work): {"hasTrustDialogAccepted": True}}}
+        (self.home / ".claude.json").write_text(json.dumps(fields))
 
     def ask(
         self, prompt: str, *script: Item, flags: tuple[str, ...] = ("--allowedTools", ALLOWED)
@@ -325,10 +325,10 @@ def test_after_a_compaction_the_model_knows_again_how_things_stand(host: Host) -
         ("/compact", "<summary>They talked.</summary>"),
         ("And now?", "Now."),
     )
-    told = host.turns[-1].text
-    assert "They talked." in told
-    assert "I begin." not in told
-    restored = told[told.index("SessionStart hook additional context") :]
+    text = host.turns[-1].text
+    assert "They talked." in text
+    assert "I begin." not in text
+    restored = text[text.index("SessionStart hook additional context") :]
     for words in (
         "Front page",
         "Write the greeting",
@@ -422,9 +422,9 @@ def test_in_a_folder_that_is_not_trusted_agents_have_no_tools_of_ours_and_doctor
 
 def test_a_server_that_a_person_disabled_has_no_tools_for_the_model_and_doctor_says_so(host: Host) -> None:
     path = host.home / ".claude.json"
-    told = json.loads(path.read_text())
-    told["projects"][str(host.work)]["disabledMcpServers"] = ["rolecall"]  # what /mcp writes
-    path.write_text(json.dumps(told))
+    reply = json.loads(path.read_text())
+    reply["projects"][str(host.work)]["disabledMcpServers"] = ["rolecall"]  # what /mcp writes
+    path.write_text(json.dumps(reply))
     events = host.ask("Go.", tool("nx_task_list"), "Thanks.")
     assert ["No such tool available" in text for text in results(events)] == [True]
     assert any("does not start our server: disabledMcpServers in" in text for text in host.doctor())
@@ -465,10 +465,10 @@ def test_what_an_agent_in_the_background_reports_is_not_the_users_word_and_its_t
         "It works.",
         "It is done.",
     )
-    told = host.turns[-1].text
-    assert "I would [run] now." in told
-    assert "# nx-run" not in told
-    assert "Completed with acceptance criteria that no task verifies: 1" in told
+    text = host.turns[-1].text
+    assert "I would [run] now." in text
+    assert "# nx-run" not in text
+    assert "Completed with acceptance criteria that no task verifies: 1" in text
 
 
 # -- a task that is handed over --
@@ -521,7 +521,7 @@ def test_a_model_that_hands_a_long_task_over_ends_its_turn_and_is_woken_at_the_e
         watchdog.cancel()
         assert child.wait(BOUND) == 0
     assert ended["result"] == "It is done."
-    woken = told(host.model.turns[-1])
+    woken = read_text(host.model.turns[-1])
     assert "(write-it: The front page), which was handed over, is completed." in woken
     assert "developer: done\nWrote it." in woken
 

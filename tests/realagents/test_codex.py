@@ -363,8 +363,8 @@ def test_a_prompt_that_the_program_does_not_take_is_told(stage: Stage, model: Mo
 
 def test_the_program_has_every_flag_the_adapter_uses(stage: Stage) -> None:
     command = [PROGRAM, *Codex.help_arguments]
-    told = subprocess.run(command, env=stage.env, capture_output=True, text=True, check=True, timeout=60)
-    assert [flag for flag in Codex.needed_flags if flag not in told.stdout] == []
+    result = subprocess.run(command, env=stage.env, capture_output=True, text=True, check=True, timeout=60)
+    assert [flag for flag in Codex.needed_flags if flag not in result.stdout] == []
 
 
 class TestSandbox(Confined):

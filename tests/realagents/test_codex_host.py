@@ -14,7 +14,7 @@ from typing import Any, Self
 import pytest
 from modelserver import Calls, ModelServer, Says, When
 
-from realagents.hosted import Hosted, told, turns_of
+from realagents.hosted import Hosted, read_text, turns_of
 from realagents.stage import Stage, file_text, installed
 from realagents.test_codex import CODE_MODEL, CONFIGURATION, PATCH
 
@@ -192,7 +192,7 @@ def test_the_start_of_a_session_tells_what_was_left_and_what_is_known(
     host.rolecall("memory", "add", "till-rounding", "-m", "The till rounds up.")
     model.add("done")
     codex(host)
-    words = told(model.turns[0])
+    words = read_text(model.turns[0])
     assert "Left over from before: 1 tasks, 1 of them unfinished" in words
     assert "till-rounding.md" in words
 
@@ -201,7 +201,7 @@ def test_a_tag_puts_the_whole_skill_before_the_model(host: Hosted, model: ModelS
     host.install()
     model.add("done")
     codex(host, "[plan] Build a shop")
-    words = told(model.turns[0])
+    words = read_text(model.turns[0])
     assert "The user activated the skill nx-plan" in words
     assert "call the tool spawn_agent with agent_type `architect`" in words
     assert "Full hook output saved to" not in words
@@ -214,7 +214,7 @@ def test_skills_are_offered_and_the_manual_one_only_comes_when_named(
     model.add("done", "done")
     codex(host)
     codex(host, "Use $nx-init.")
-    first, second = map(told, model.turns)
+    first, second = map(read_text, model.turns)
     assert "- nx-plan: Plan before acting" in first
     assert "- nx-init:" not in first
     assert "<name>nx-init</name>" in second
@@ -235,8 +235,8 @@ def test_after_a_compaction_the_model_is_told_again(host: Hosted, model: ModelSe
     model.add(Calls("exec_command", {"cmd": "sleep 0.3"}, prompt_tokens=9_000), shell("true"), "done")
     codex(host, "[run]", args=("-c", "model_auto_compact_token_limit=4000"))
     (summary,) = (request for request in model.requests if request not in model.turns)
-    after = told(model.turns[1])
-    assert "CONTEXT CHECKPOINT COMPACTION" in told(summary)
+    after = read_text(model.turns[1])
+    assert "CONTEXT CHECKPOINT COMPACTION" in read_text(summary)
     assert "Where the project stands, read again from disk" in after
     assert "Build the shop" in after
     assert "How you work while the skill nx-run is active" in after
@@ -258,7 +258,7 @@ def test_an_agent_is_held_to_its_capabilities(host: Hosted, model: ModelServer) 
     model.add(*(When(ARCHITECT, item) for item in tries), When(ARCHITECT, "My report."))
     model.add(spawn("architect"), WAIT, "done")
     codex(host, model=CODE_MODEL)
-    last = told(turns_of(model, ARCHITECT)[-1])
+    last = read_text(turns_of(model, ARCHITECT)[-1])
     for reason in (
         "Changing a.txt is denied to the agent architect by no_file_edit",
         "Changing b.txt is denied to the agent architect by no_file_edit",
@@ -291,12 +291,12 @@ def test_an_agent_is_told_its_task_and_is_on_record(host: Hosted, model: ModelSe
     look = code('exec_command({cmd: "sleep 0.3; cat .nexus/state/rolecall/agent-tracker.json"})')
     model.add(When(ENGINEER, write), When(ENGINEER, "It is written."), spawn("engineer"), WAIT, look, "done")
     codex(host, model=CODE_MODEL)
-    first = told(turns_of(model, ENGINEER)[0])
+    first = read_text(turns_of(model, ENGINEER)[0])
     assert "Write the letter" in first
     assert "It is there." in first
     assert file_text(host.work / "a.txt") == "written\n"
     assert [entry["agent"] for entry in host.tool_log() if entry["agent_id"] != "lead"] == ["engineer"]
-    record = told(model.turns[-1]).replace("\\", "")
+    record = read_text(model.turns[-1]).replace("\\", "")
     assert '"agent_name": "engineer"' in record
     assert '"status": "completed"' in record
     assert '"a.txt"' in record

@@ -50,9 +50,9 @@ class TestCopilot(Duties, Servers):
 def test_what_was_denied_is_told(stage: Stage, model: ModelServer) -> None:
     model.add(TestCopilot().shell("ls"), "no")
     stage.run(copilot(), capabilities=("no_shell_exec",))
-    (told,) = stage.recorder.bodies("permission")
-    assert (told["what"], told["allowed"]) == ("bash", False)
-    assert "`shell`" in told["reason"]
+    (bodies,) = stage.recorder.bodies("permission")
+    assert (bodies["what"], bodies["allowed"]) == ("bash", False)
+    assert "`shell`" in bodies["reason"]
 
 
 def test_servers_of_the_user_are_not_asked_under_a_restriction(stage: Stage, model: ModelServer) -> None:

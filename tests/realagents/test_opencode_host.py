@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from modelserver import Calls, ModelServer, When
 
-from realagents.hosted import Hosted, told, turns_of
+from realagents.hosted import Hosted, read_text, turns_of
 from realagents.stage import Stage, file_text, installed
 from realagents.test_opencode import settle
 
@@ -165,10 +165,10 @@ def test_a_command_brings_the_skill_once_and_its_tags_are_not_the_users(
     host.install()
     model.add("done", "done")
     opencode(host, "a shop", "--command", "nx-plan")
-    assert told(model.turns[0]).count("# nx-plan: ") == 1
-    assert "a shop" in told(model.turns[0])
+    assert read_text(model.turns[0]).count("# nx-plan: ") == 1
+    assert "a shop" in read_text(model.turns[0])
     opencode(host, "", "--command", "nx-init")
-    assert told(model.turns[1]).count("# nx-init: ") == 1
+    assert read_text(model.turns[1]).count("# nx-init: ") == 1
     assert not host.state("plan.json").exists()
 
 
@@ -203,7 +203,7 @@ def test_after_a_compaction_the_model_is_told_again(host: Hosted, model: ModelSe
         Calls("bash", {"command": "true", "description": "x"}, prompt_tokens=30_000), shell("true"), "done"
     )
     opencode(host, "[run]")
-    before, *after = map(told, model.turns)
+    before, *after = map(read_text, model.turns)
     assert "read anew from disk" not in before
     for words in after:
         assert "Where the project stands, read again from disk" in words
@@ -230,7 +230,7 @@ def test_opencode_holds_an_agent_to_its_capabilities(host: Hosted, model: ModelS
     for tool in ("write", "edit", "task", "rolecall_nx_task_add", "rolecall_nx_plan_start"):
         assert tool not in first.tools
     assert {"read", "bash", "rolecall_nx_task_list"} <= set(first.tools)
-    assert "Changing b.txt is denied to the agent architect by no_file_edit" in told(last)
+    assert "Changing b.txt is denied to the agent architect by no_file_edit" in read_text(last)
     assert list(host.work.glob("*.txt")) == []
     assert len(host.rolecall("task", "list")["tasks"]) == 1
 
@@ -241,7 +241,7 @@ def test_an_agent_is_told_its_task_and_is_on_record(host: Hosted, model: ModelSe
     look = shell("cat .nexus/state/rolecall/agent-tracker.json")
     model.add(When(ENGINEER, write(host)), When(ENGINEER, "It is written."), task("engineer"), look, "done")
     opencode(host)
-    first = told(turns_of(model, ENGINEER)[0])
+    first = read_text(turns_of(model, ENGINEER)[0])
     assert "Write the letter" in first
     assert "It is there." in first
     assert [entry["agent"] for entry in host.tool_log() if entry["agent_id"] != "lead"] == ["engineer"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from modelserver import Calls, Item, ModelServer, Request
 
-from realagents.hosted import ROLECALL, Hosted, told
+from realagents.hosted import ROLECALL, Hosted, read_text
 from realagents.stage import BOUND, Stage, file_text, installed
 from rolecall.nexus import resume, tracker
 
@@ -136,16 +136,16 @@ def test_a_plan_is_carried_out_and_checked(plan: Plan) -> None:
         "TASK: Write the greeting\n\nCONTEXT:\nIn greeting.txt.\n\n"
         "APPROACH:\nOne line.\n\nACCEPTANCE:\nIt says hello."
     )
-    assert brief in told(engineer)
-    assert brief in told(tester)
-    assert ".nexus/rules/: tone.md" in told(engineer)
-    assert "You write and repair code." in told(engineer)
-    assert "- Task 1 (Write the greeting), by engineer: The greeting is one line." in told(writer)
+    assert brief in read_text(engineer)
+    assert brief in read_text(tester)
+    assert ".nexus/rules/: tone.md" in read_text(engineer)
+    assert "You write and repair code." in read_text(engineer)
+    assert "- Task 1 (Write the greeting), by engineer: The greeting is one line." in read_text(writer)
 
     # The tester is kept from editing by the program itself.
     assert EDITING & set(engineer.tools) >= {"Write", "Edit"}
     assert EDITING & set(tester.tools) == set()
-    assert "No such tool available: Write" in told(denied)
+    assert "No such tool available: Write" in read_text(denied)
     assert file_text(plan.work / "greeting.txt") == "hello\n"
 
 
@@ -189,14 +189,14 @@ def test_the_engineer_goes_on_in_its_session_with_the_same_file_until_another_ha
     second_turn, last_turn = plan.turns[2], plan.turns[8]
 
     assert louder["session"] == first["session"]
-    assert f"TASK: Make it louder\n\nFIRST: {resume.REREAD}" in told(second_turn)
-    assert "TASK: Write the greeting" in told(second_turn), "the program has not gone on in the session"
+    assert f"TASK: Make it louder\n\nFIRST: {resume.REREAD}" in read_text(second_turn)
+    assert "TASK: Write the greeting" in read_text(second_turn), "the program has not gone on in the session"
 
     assert shorter["session"] not in (first["session"], nicer["session"])
     assert shorter["sessionReason"] == f"new: greeting.txt was touched by {plan.rows[3]['thread']}:1 since"
-    assert "TASK: Make it shorter" in told(last_turn)
-    assert resume.REREAD not in told(last_turn)
-    assert "TASK: Make it louder" not in told(last_turn)
+    assert "TASK: Make it shorter" in read_text(last_turn)
+    assert resume.REREAD not in read_text(last_turn)
+    assert "TASK: Make it louder" not in read_text(last_turn)
     assert [entry.get("resume_count") for entry in tracker.entries(plan.work)] == [1, 0, 0]
 
 

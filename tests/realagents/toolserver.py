@@ -39,8 +39,8 @@ def main() -> None:
             continue
         result = answer(message["method"], message.get("params"))
         problem = {"error": {"code": -32601, "message": "no such method"}}
-        told = problem if result is None else {"result": result}
-        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **told}), flush=True)
+        reported = problem if result is None else {"result": result}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **reported}), flush=True)
 
 
 if __name__ == "__main__":

@@ -395,7 +395,7 @@ class Fleet:
         with psycopg.connect(self.url, autocommit=True) as db:
             db.execute("LISTEN rolecall_news")
             while not (found := is_so()):
-                assert time.monotonic() < deadline, self.told()
+                assert time.monotonic() < deadline, self.describe_state()
                 for _ in db.notifies(timeout=0.2, stop_after=1):
                     pass
         return found
@@ -409,7 +409,7 @@ class Fleet:
 
         return list(self.until(statuses, patience=patience))
 
-    def told(self) -> str:
+    def describe_state(self) -> str:
         lines = [f"== {name}\n{host.output()}" for name, host in self.hosts.items()]
         with suppress(psycopg.Error):
             sessions = self.rows(
@@ -425,9 +425,9 @@ class Fleet:
         """Each thread has each of its steps once, and nothing is left of any of them."""
         for name in names:
             chain = list(thread.Chain(self.store, thread.find(self.store, name).head))[::-1]
-            assert [step.number for step in chain] == list(range(1, steps + 1)), (name, self.told())
-            told = [event.body["step"] for event in self.store.events(name) if event.kind == "step"]
-            assert told == [step.id for step in chain], name
+            assert [step.number for step in chain] == list(range(1, steps + 1)), (name, self.describe_state())
+            bodies = [event.body["step"] for event in self.store.events(name) if event.kind == "step"]
+            assert bodies == [step.id for step in chain], name
         assert self.store.backend.names("slot/") == []
         assert self.store.backend.names("queue/") == []
         assert [ref.name for ref in self.store.refs("thread/") if "lease" in ref.state] == []

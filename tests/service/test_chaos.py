@@ -158,8 +158,8 @@ class Chaos:
             steps = service.steps(name)
             assert [step.number for step in steps] == list(range(1, STEPS + 1)), name
             assert [step.payload["prev"] for step in steps] == [None, *(step.id for step in steps)][:STEPS]
-            told = [event.body["step"] for event in service.events(name) if event.kind == "step"]
-            assert told == [step.id for step in steps], name
+            bodies = [event.body["step"] for event in service.events(name) if event.kind == "step"]
+            assert bodies == [step.id for step in steps], name
             life = [kind for kind in service.kinds(name) if kind != "crashed"]
             assert life == ["queued", "started", *["step"] * STEPS, "completed"], name
             hits = self.hits[name]

@@ -285,12 +285,12 @@ def test_a_thread_that_is_resumed_is_ordered_anew_at_once_however_often_its_step
             assert elsewhere(fleet, "thread", "resume", name).returncode == 0
             assert fleet.ended(name) == ["suspended"]
             db.execute("NOTIFY rolecall_news, 'that is all'")
-            told = []
+            received = []
             for news in db.notifies(timeout=PATIENCE):
                 if news.payload == "that is all":
                     break
-                told.append(news.payload)
-        assert told.count(f"UPDATE slot/do-steps/{name}") == 1
+                received.append(news.payload)
+        assert received.count(f"UPDATE slot/do-steps/{name}") == 1
     ids = [order for order, _ in fleet.orders() if order.startswith(name)]
     assert [order.split(":")[2:] for order in ids] == [[], ["2"], ["3"], ["4"]]
 
@@ -315,12 +315,12 @@ def test_a_thread_whose_agent_has_reached_a_limit_is_ordered_again_when_that_end
 
 def test_run_follows_a_thread_that_machines_elsewhere_take_the_steps_of(fleet: Fleet) -> None:
     (fleet.work / "do-one.yaml").write_text(_FLOW)
-    told = elsewhere(
+    result = elsewhere(
         fleet, "run", "./do-one.yaml", "-p", "Do it", "--agent", fleet.agent(done("end")), "--json"
     )
-    assert told.returncode == 0, told.stderr
-    assert json.loads(told.stdout.splitlines()[-1])["status"] == "completed"
-    name = told.stderr.split()[1]
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout.splitlines()[-1])["status"] == "completed"
+    name = result.stderr.split()[1]
     assert fleet.kinds(name) == ["queued", "started", "step", "completed"]
 
 
@@ -386,8 +386,8 @@ def test_the_status_shows_machines_slots_queue_and_throughput(fleet: Fleet) -> N
 
 
 def test_a_machine_can_be_asked_in_its_home_as_a_single_service_can(fleet: Fleet, beta: Host) -> None:
-    told = json.loads(beta.rolecall("serve", "status", "--json").stdout)
-    assert (told["running"], told["machine"], told["limit"]) == (True, "beta", 3)
+    output = json.loads(beta.rolecall("serve", "status", "--json").stdout)
+    assert (output["running"], output["machine"], output["limit"]) == (True, "beta", 3)
     inside = json.loads(beta.rolecall("fleet", "status", "--json").stdout)
     assert [machine["machine"] for machine in inside["machines"]] == ["alpha", "beta"]
     refused = beta.rolecall("serve", "--database", beta.relay.url)
@@ -445,9 +445,9 @@ def test_a_thread_is_run_by_the_machine_in_its_home_with_whatever_password_it_is
     (fleet.work / "do-one.yaml").write_text(_FLOW)
     url = alpha.relay.url.replace(PASSWORD, "another")
     words = ("--store", url, "-p", "Do it", "--agent", fleet.agent(done("end")), "--cwd", str(fleet.work))
-    told = alpha.rolecall("run", str(fleet.work / "do-one.yaml"), *words)
-    assert told.returncode == 0, told.stderr
-    assert fleet.kinds(told.stderr.split()[1]) == ["queued", "started", "step", "completed"]
+    result = alpha.rolecall("run", str(fleet.work / "do-one.yaml"), *words)
+    assert result.returncode == 0, result.stderr
+    assert fleet.kinds(result.stderr.split()[1]) == ["queued", "started", "step", "completed"]
 
 
 def test_a_machine_that_is_stopped_hands_its_steps_to_the_others_and_that_is_no_crash(fleet: Fleet) -> None:

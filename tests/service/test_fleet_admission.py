@@ -132,8 +132,8 @@ def test_whoever_follows_a_thread_is_told_that_no_machine_is_left_to_run_it(
             fleet.until(lambda: fleet.store.backend.names("queue/"))
             machine.leave()
             assert following.stderr is not None
-            told = next(line for line in following.stderr if not line.startswith("thread "))
-            assert told == "the service has ended; the thread is waiting for it to run again\n"
+            errors = next(line for line in following.stderr if not line.startswith("thread "))
+            assert errors == "the service has ended; the thread is waiting for it to run again\n"
         finally:
             following.kill()
             following.communicate(timeout=PATIENCE)

@@ -54,8 +54,8 @@ faults = pytest.mark.parametrize(
 
 def problems(fleet: Fleet, name: str) -> dict[str, str]:
     """What the fleet's status says is wrong with a machine."""
-    told = machines.status(fleet.store)["machines"]
-    found: dict[str, str] = next(one["problems"] for one in told if one["machine"] == name)
+    result = machines.status(fleet.store)["machines"]
+    found: dict[str, str] = next(one["problems"] for one in result if one["machine"] == name)
     return found
 
 
@@ -76,7 +76,7 @@ def test_a_machine_that_is_gone_in_mid_step_is_replaced_and_never_joined(
         fleet.until(lambda: (place / "at-work").exists() and spells(place))
         lost = next(host for host in hosts if str(host.home) == spells(place)[0][2])
         lost.kill() if fault == "killed" else lost.cut()
-        assert fleet.ended(name) == ["completed"], fleet.told()
+        assert fleet.ended(name) == ["completed"], fleet.describe_state()
         fleet.assert_whole(name, steps=1)
         assert [home for _, _, home in spells(place)[1:]] == [
             str(host.home) for host in hosts if host is not lost
@@ -94,7 +94,7 @@ def _comes_back(fleet: Fleet, lost: Host, *, is_cut: bool) -> None:
         if host is not lost:
             host.stop()
     name = fleet.enter(fleet.agent(done("end")))
-    assert fleet.ended(name) == ["completed"], fleet.told()
+    assert fleet.ended(name) == ["completed"], fleet.describe_state()
     fleet.assert_left_clean()
 
 
@@ -123,14 +123,14 @@ def test_what_a_machine_that_was_cut_off_has_to_say_afterwards_becomes_no_step(
         lost.cut()
         (fleet.work / "answer").touch()
         fleet.until((fleet.work / "answered").exists)
-        assert fleet.ended(name) == ["completed"], fleet.told()
+        assert fleet.ended(name) == ["completed"], fleet.describe_state()
         lost.mend()
         fleet.until(lambda: lost.rolecall("fleet", "status").returncode == 0)
         after = fleet.enter(fleet.agent(done("end"), name="after"))
         assert fleet.ended(after) == ["completed"]
         fleet.assert_whole(name, steps=1)
-        told = lost.rolecall("thread", "read", name).stdout
-        assert "From the other." in told and "From the machine that was cut off." not in told
+        output = lost.rolecall("thread", "read", name).stdout
+        assert "From the other." in output and "From the machine that was cut off." not in output
         assert fleet.kinds(name) == ["queued", "started", "crashed", "step", "completed"]
         fleet.assert_left_clean()
 
@@ -163,7 +163,7 @@ def test_a_machine_whose_clock_is_set_in_mid_step_keeps_its_thread_and_promises_
             fleet.until(partial(is_renewed_or_lost, promised()))
             assert promised() < fleet.store.now() + LEASE * 1000 + 30_000
         (fleet.work / "answer").touch()
-        assert fleet.ended(name) == ["completed"], fleet.told()
+        assert fleet.ended(name) == ["completed"], fleet.describe_state()
         assert fleet.kinds(name) == ["queued", "started", "step", "completed"]
         assert [home for _, _, home in spells(fleet.work)] == [str(holder.home)]
 
@@ -198,12 +198,12 @@ def test_threads_end_and_no_step_is_lost_or_doubled_while_machines_die_and_are_c
                 host.begin()
         if cut is not None:
             cut.mend()
-        assert fleet.ended(*names, patience=3 * PATIENCE) == ["completed"] * THREADS, fleet.told()
+        assert fleet.ended(*names, patience=3 * PATIENCE) == ["completed"] * THREADS, fleet.describe_state()
         fleet.assert_whole(*names, steps=STEPS)
         for place in places:
             assert_one_after_the_other(place)
         assert not (fleet.work / "twice").exists()
-        assert not [host.name for host in hosts if "Traceback" in host.output()], fleet.told()
+        assert not [host.name for host in hosts if "Traceback" in host.output()], fleet.describe_state()
         fleet.assert_left_clean()
 
 
@@ -224,9 +224,9 @@ def test_a_machine_whose_disk_is_full_takes_no_work_and_says_so_until_there_is_r
             host.joined()
         alpha.fill_disk()
         fleet.until(lambda: problems(fleet, "alpha"))
-        told = f"no work is taken: {alpha.home} has 0 MB left on its disk"
-        assert problems(fleet, "alpha") == {"disk": told}
-        assert told in beta.rolecall("fleet", "status", "--format", "text").stdout
+        message = f"no work is taken: {alpha.home} has 0 MB left on its disk"
+        assert problems(fleet, "alpha") == {"disk": message}
+        assert message in beta.rolecall("fleet", "status", "--format", "text").stdout
         say = done("end", run=[["sh", "-c", "echo $MACHINE_HOME >> homes"]])
         names = [fleet.enter(fleet.agent(say)) for _ in range(4)]
         assert fleet.ended(*names) == ["completed"] * 4

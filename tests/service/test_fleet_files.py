@@ -65,7 +65,7 @@ def test_another_machine_goes_on_with_the_files_of_a_lost_one(tmp_path: Path, po
 
         (tmp_path / "go").touch()
         fleet.started("beta")
-        assert fleet.ended(name) == ["completed"], fleet.told()
+        assert fleet.ended(name) == ["completed"], fleet.describe_state()
         fleet.assert_whole(name, steps=3)
         assert (tmp_path / "seen").read_text().split() == ["loose", "one"]
         assert Path(folder.path, "two").read_text() == "one\nloose\n"

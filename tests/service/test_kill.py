@@ -23,9 +23,9 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def killed(service: Service, name: str) -> dict[str, object]:
-    told = service.rolecall("thread", "kill", name, "--json")
-    assert told.returncode == 0, told.stderr
-    reply: dict[str, object] = json.loads(told.stdout)
+    result = service.rolecall("thread", "kill", name, "--json")
+    assert result.returncode == 0, result.stderr
+    reply: dict[str, object] = json.loads(result.stdout)
     return reply
 
 

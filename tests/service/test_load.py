@@ -117,8 +117,8 @@ def test_a_service_that_cannot_write_takes_no_work_says_so_and_goes_on_when_it_c
         problem = until_problem(service)
         assert problem.startswith("no work is taken: ")
         assert service.thread_status(second) == "queued"
-        told = service.rolecall("serve", "status", "--format", "text").stdout
-        assert problem in told
+        output = service.rolecall("serve", "status", "--format", "text").stdout
+        assert problem in output
         resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, before)
         assert service.ended(second) == ["completed"]
         assert service.status()["problems"] == {}

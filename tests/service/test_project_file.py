@@ -136,7 +136,7 @@ workflows:
     found = problems(text)
     lines = [int(problem.split(":")[0]) for problem in found]
     assert lines == sorted(lines)
-    told = "\n".join(found)
+    message = "\n".join(found)
     for line, part in (
         (1, "name must be a name, not 'not a name!'"),
         (2, "Did you mean 'service'?"),
@@ -159,8 +159,8 @@ workflows:
         (17, "every must be a duration from 1s to 366d, not '10ms'"),
         (18, "has no `prompt`"),
     ):
-        assert any(problem.startswith(f"{line}:") and part in problem for problem in found), (part, told)
-    assert len(found) == 20, told
+        assert any(problem.startswith(f"{line}:") and part in problem for problem in found), (part, message)
+    assert len(found) == 20, message
 
 
 def test_what_is_wrong_counts_as_not_said_and_the_rest_is_kept() -> None:

@@ -383,8 +383,8 @@ def test_a_socket_and_a_lock_left_behind_by_a_killed_service_hinder_nobody(servi
     service.kill()
     assert (service.home / "service.sock").exists()
     assert control.find_service(str(service.home)) is None
-    told = service.rolecall("serve", "status")
-    assert told.returncode == 1
+    result = service.rolecall("serve", "status")
+    assert result.returncode == 1
     service.start()
     name = service.enter(service.workflow(), service.script(done("end")))
     assert service.ended(name) == ["completed"]

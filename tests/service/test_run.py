@@ -63,7 +63,7 @@ ENDINGS = {
 def test_what_is_printed_is_the_same_with_a_service_and_without(
     tmp_path_factory: pytest.TempPathFactory, form: str
 ) -> None:
-    told: list[dict[str, tuple[str, str]]] = []
+    received: list[dict[str, tuple[str, str]]] = []
     for is_served in (False, True):
         service = Service(tmp_path_factory.mktemp("home"))
         outputs = {}
@@ -79,9 +79,9 @@ def test_what_is_printed_is_the_same_with_a_service_and_without(
             assert [("service" in state) for state in states] == [is_served] * len(ENDINGS)
         finally:
             service.close()
-        told.append(outputs)
-    assert told[0] == told[1]
-    assert all("THREAD" in output for output, _ in told[0].values())
+        received.append(outputs)
+    assert received[0] == received[1]
+    assert all("THREAD" in output for output, _ in received[0].values())
 
 
 def test_a_thread_that_is_detached_waits_and_its_id_is_all_that_is_printed(alone: Service) -> None:
@@ -102,9 +102,9 @@ def test_a_thread_that_is_detached_waits_and_its_id_is_all_that_is_printed(alone
 
 
 def test_a_detached_thread_is_run_by_the_service_that_is_there(service: Service) -> None:
-    told = run(service, "-p", "Do it", "--agent", service.script(done("end")), "--detach", "--json")
-    assert told.stderr == ""
-    assert service.ended(json.loads(told.stdout)["thread"]) == ["completed"]
+    result = run(service, "-p", "Do it", "--agent", service.script(done("end")), "--detach", "--json")
+    assert result.stderr == ""
+    assert service.ended(json.loads(result.stdout)["thread"]) == ["completed"]
 
 
 PROMPTS = """Fix the first one
@@ -130,7 +130,7 @@ def test_each_line_of_a_file_becomes_a_thread_in_the_order_of_the_lines(
     (service.work / "inner").mkdir()
     (service.folder / "prompts.txt").write_text(PROMPTS)
     given = "prompts.txt" if source == "file" else "-"
-    told = run(
+    result = run(
         service,
         "--each",
         given,
@@ -140,7 +140,7 @@ def test_each_line_of_a_file_becomes_a_thread_in_the_order_of_the_lines(
         "--json",
         input=PROMPTS if source != "file" else "",
     )
-    names = [entry["thread"] for entry in json.loads(told.stdout)]
+    names = [entry["thread"] for entry in json.loads(result.stdout)]
     starts = [thread.Chain(service.store, thread.find(service.store, name).head).start for name in names]
     found = [
         (start.prompt, service.state(name)["service"]["priority"], Path(start.cwd).name)
@@ -277,8 +277,8 @@ def test_whoever_follows_waits_for_a_service_that_died_to_come_back(service: Ser
     service.event(name, "step_started")
     service.kill()
     assert following.stderr is not None
-    told = next(line for line in following.stderr if not line.startswith("thread "))
-    assert told == "the service has ended; the thread is waiting for it to run again\n"
+    errors = next(line for line in following.stderr if not line.startswith("thread "))
+    assert errors == "the service has ended; the thread is waiting for it to run again\n"
     service.start()
     output, _ = following.communicate(timeout=PATIENCE)
     assert following.returncode == 0
@@ -313,8 +313,8 @@ def test_thread_watch_tells_the_whole_life_with_its_times(service: Service) -> N
         json.loads(line) for line in service.rolecall("thread", "watch", name, "--json").stdout.splitlines()
     ]
     life = [(line["event"], line["at"] > 0) for line in shown if "event" in line]
-    told = [kind for kind, _ in life]
-    assert [kind for kind in told if kind in ("queued", "started", "step", "completed")] == [
+    received = [kind for kind, _ in life]
+    assert [kind for kind in received if kind in ("queued", "started", "step", "completed")] == [
         "queued", "started", "step", "completed",
     ]  # fmt: skip
     assert all(has_time for _, has_time in life)

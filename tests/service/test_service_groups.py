@@ -58,9 +58,9 @@ def test_a_group_larger_than_the_service_does_not_lock_itself(service: Service) 
 def test_a_script_that_follows_gets_a_line_for_each_event_of_a_member(service: Service) -> None:
     (service.folder / "grouped.yaml").write_text(FLOW.format(name="grouped"))
     agent = service.script(member=done(), last=done("end"))
-    told = service.rolecall("run", "./grouped.yaml", "-p", "Do it", "--agent", agent, "--json")
-    assert told.returncode == 0, told.stderr
-    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    result = service.rolecall("run", "./grouped.yaml", "-p", "Do it", "--agent", agent, "--json")
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
     thread = lines[-1]["thread"]
     assert next(line for line in lines if line["thread"] == thread)["event"] == "group"
     of_members = [line for line in lines if line.get("parent") == thread]
@@ -105,8 +105,8 @@ def test_persons_are_waited_for_without_a_slot_or_a_process(service: Service) ->
     other = service.enter(service.workflow(), service.script(done("end"), name="other"))
     assert service.ended(other) == ["completed"]
     for member in members:
-        told = service.rolecall("thread", "answer", member, "--output", '{"$status": "done"}')
-        assert told.returncode == 0, told.stderr
+        result = service.rolecall("thread", "answer", member, "--output", '{"$status": "done"}')
+        assert result.returncode == 0, result.stderr
     assert service.ended(name) == ["completed"]
     assert service.steps(name)[0].output["done"] == 12
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 from fakeagent import executable
+from listeners import Pipe
 from servicestage import PATIENCE, PROGRAM, Service, done, gone, served, within_a_day
-from told import Pipe
 
 from rolecall.service import control
 from rolecall.service.policy import ServicePolicy
@@ -409,9 +409,9 @@ def test_the_log_is_followed_into_the_file_that_takes_its_place(service: Service
             file.write("one more\n")
         log.rename(f"{log}.1")
         log.write_text("a new one\n")
-        told = iter(following.stdout.readline, "")
-        assert "one more\n" in told
-        assert "a new one\n" in told
+        output = iter(following.stdout.readline, "")
+        assert "one more\n" in output
+        assert "a new one\n" in output
     finally:
         following.kill()
         following.communicate(timeout=PATIENCE)
@@ -570,9 +570,9 @@ def test_a_service_whose_home_is_deleted_says_so_and_ends_with_its_agents(servic
     gone(agent)
     for pid in service.processes():
         gone(pid)
-    told = f"the home of the service, {service.home}, was deleted or replaced"
-    assert f"{told}: interrupting the service's steps and ending" in service.output()
-    assert f"rolecall: {told}" in service.output() and "Traceback" not in service.output()
+    message = f"the home of the service, {service.home}, was deleted or replaced"
+    assert f"{message}: interrupting the service's steps and ending" in service.output()
+    assert f"rolecall: {message}" in service.output() and "Traceback" not in service.output()
 
 
 def test_a_thread_whose_agent_has_reached_a_limit_gives_its_slot_back_and_goes_on_in_time_over_a_crash(

@@ -69,7 +69,7 @@ def test_only_the_request_that_a_collector_refuses_as_wrong_is_left_out(
     rolecall: Rolecall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(otlp, "_MOST_SPANS", 1)
-    told: list[str] = []
+    received: list[str] = []
 
     class OneLook(Event):
         looks = iter((False, True))
@@ -78,11 +78,11 @@ def test_only_the_request_that_a_collector_refuses_as_wrong_is_left_out(
             return next(self.looks)
 
     with collecting() as collector, stores.open_store(str(tmp_path / "s.db")) as store:
-        follower = Follower(store, Collector(collector.url), Mask([]), told.append)
+        follower = Follower(store, Collector(collector.url), Mask([]), received.append)
         follower.look()
         (tmp_path / "one.yaml").write_text(ONE)
         rolecall("run", "./one.yaml", "-p", "x", "--store", str(tmp_path / "s.db"), cwd=tmp_path, check=0)
         collector.answers = [(413, b"too large")]
         follower.run(OneLook())
         assert [span.name for span in collector.spans] == ["invoke_workflow one"]
-    assert told[0].endswith("answered 413: too large; these spans are left out") and told[1:] == [""]
+    assert received[0].endswith("answered 413: too large; these spans are left out") and received[1:] == [""]

@@ -199,9 +199,9 @@ def test_a_thread_whose_folder_cannot_be_made_uses_up_its_key_and_is_a_problem_o
     home.mkdir()
     (home / "work").write_text("no folder")
     once = f'{PLAIN[:-1]}, dedupe: "{{{{body.text}}}}"}}'
-    status, told = served(stage, once, lambda port: asked(port, bearer()))
+    status, reported = served(stage, once, lambda port: asked(port, bearer()))
     assert status == 422
-    assert "copy cannot be created" in told["error"]
+    assert "copy cannot be created" in reported["error"]
     assert "copy cannot be created" in stage.memory("called").problem
     assert stage.memory("called").keys == (memories.digest_of("hi"),)
     assert stage.threads() == []
@@ -241,15 +241,15 @@ def test_whoever_waits_to_be_told_to_go_on_is_told_so(stage: Stage) -> None:
     def ask(port: int) -> bytes:
         with socket.create_connection(("127.0.0.1", port), timeout=90) as line:
             line.sendall(head.encode())
-            told = line.recv(4096)
+            reported = line.recv(4096)
             line.sendall(body)
             while piece := line.recv(4096):
-                told += piece
-        return told
+                reported += piece
+        return reported
 
-    told = served(stage, PLAIN, ask)
-    assert told.startswith(b"HTTP/1.1 100 ")
-    assert b"HTTP/1.1 202 " in told
+    reported = served(stage, PLAIN, ask)
+    assert reported.startswith(b"HTTP/1.1 100 ")
+    assert b"HTTP/1.1 202 " in reported
     assert stage.prompts() == ["hi"]
 
 

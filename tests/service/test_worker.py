@@ -118,8 +118,8 @@ def test_a_step_that_has_used_its_processor_time_up_is_ended_by_a_signal_that_sa
 
 
 def test_the_limits_of_a_step_hold_for_what_it_starts(service: Service) -> None:
-    told = "subprocess.run(['sh', '-c', '(ulimit -d; ulimit -t; ulimit -c) > limits'], cwd=context.workdir)"
-    assert outcome(service, role(service, "tell-limits", told))[0] == "completed"
+    result = "subprocess.run(['sh', '-c', '(ulimit -d; ulimit -t; ulimit -c) > limits'], cwd=context.workdir)"
+    assert outcome(service, role(service, "tell-limits", result))[0] == "completed"
     assert (service.work / "limits").read_text().split() == [str(400 * 1024), str(7 * 60), "0"]
 
 
@@ -202,7 +202,7 @@ TELL = [["sh", "-c", "echo $PPID $ROLECALL_RUN >> told"]]
 """Adds the id of the step's process and the mark of what it starts to a file."""
 
 
-def told(service: Service) -> list[list[str]]:
+def read_lines(service: Service) -> list[list[str]]:
     """What the steps have told since this was last asked."""
     file = service.work / "told"
     lines = [line.split() for line in file.read_text().splitlines()]
@@ -214,7 +214,7 @@ def test_a_process_whose_step_ended_well_takes_the_next_one(service: Service) ->
     steps = [*[done(run=TELL)] * 5, done("end", run=TELL)]
     names = [service.enter(service.workflow(), service.script(*steps, name=f"several-{n}")) for n in range(2)]
     assert service.ended(*names) == ["completed"] * 2
-    lines = told(service)
+    lines = read_lines(service)
     assert len(lines) == 12
     assert len({pid for pid, *_ in lines}) < len(lines)
     # The environment of one step does not reach the next one.
@@ -233,7 +233,7 @@ def test_a_process_that_was_killed_takes_no_other_step(service: Service) -> None
     service.event(name, "crashed")
     gate.write_text("go on")
     assert service.ended(name) == ["completed"]
-    _, (killed, _), *later = told(service)
+    _, (killed, _), *later = read_lines(service)
     assert len(later) == 2  # the same step once more, and the last one
     assert killed not in [pid for pid, _ in later]
 
@@ -241,7 +241,7 @@ def test_a_process_that_was_killed_takes_no_other_step(service: Service) -> None
 def test_a_process_that_dies_before_it_reads_its_order_costs_the_thread_nothing(service: Service) -> None:
     script = service.script(done("end", run=TELL), name="idle")
     assert service.ended(service.enter(service.workflow(), script)) == ["completed"]
-    ((idle, _),) = told(service)
+    ((idle, _),) = read_lines(service)
     with suppress(ProcessLookupError):  # on a busy machine it may have ended by now
         os.kill(int(idle), signal.SIGSTOP)  # it waits for an order, and holds no lock
     name = service.enter(service.workflow(), script)
@@ -252,7 +252,7 @@ def test_a_process_that_dies_before_it_reads_its_order_costs_the_thread_nothing(
         os.kill(int(idle), signal.SIGKILL)
     assert service.ended(name) == ["completed"]
     assert service.kinds(name) == ["queued", "started", "step", "completed"]
-    assert idle not in [pid for pid, _ in told(service)]
+    assert idle not in [pid for pid, _ in read_lines(service)]
 
 
 def test_what_a_role_in_python_does_to_its_process_reaches_no_other_step(service: Service) -> None:
@@ -267,12 +267,12 @@ open(os.path.join(context.workdir, "told"), "a").write(f"{os.getpid()}\\n")
 """
     flow = role(service, "change-process", body, after='END if len(context.steps) == 3 else "worker"')
     assert outcome(service, flow) == ("completed", "")
-    changed = [pid for (pid,) in told(service)]
+    changed = [pid for (pid,) in read_lines(service)]
     assert len(set(changed)) == 3
     look = [["sh", "-c", "echo $PPID ${LEFT_BEHIND:-nothing} $(readlink /proc/$PPID/cwd) >> told"]]
     script = service.script(done(run=look), done("end", run=look), name="look")
     assert service.ended(service.enter(service.workflow(), script)) == ["completed"]
-    for pid, left, folder in told(service):
+    for pid, left, folder in read_lines(service):
         assert pid not in changed
         assert (left, folder) == ("nothing", str(service.folder))
 

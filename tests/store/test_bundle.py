@@ -87,7 +87,7 @@ def damage(store: Store, node: str) -> None:
     db.close()
 
 
-def told(store: Store) -> dict[str, object]:
+def dump_refs_and_events(store: Store) -> dict[str, object]:
     """Everything of a store beside its nodes, without the numbers that a store gives by itself."""
     return {
         "refs": [(ref.name, ref.target, ref.state, ref.updated) for ref in store.refs()],
@@ -108,7 +108,7 @@ def test_a_copy_holds_every_node_ref_and_event_with_its_time(
     assert imported == exported
     assert contents(target) == contents(source)
     assert exported.nodes == len(contents(source))
-    assert told(target) == told(source)
+    assert dump_refs_and_events(target) == dump_refs_and_events(source)
     assert len(source.history("wf/example")) == 3
     assert problems(target) == []
 
@@ -128,7 +128,7 @@ def test_importing_again_changes_nothing(source: Store, open_store: Opener, tmp_
     before = contents(target)
     again = import_from(target, path)
     assert (again.refs, again.events, again.kept) == (0, 0, ())
-    assert (contents(target), told(target)) == (before, told(source))
+    assert (contents(target), dump_refs_and_events(target)) == (before, dump_refs_and_events(source))
 
 
 def test_importing_later_brings_the_events_since(source: Store, open_store: Opener, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_importing_later_brings_the_events_since(source: Store, open_store: Open
         draft.commit()
     export_to(source, second := str(tmp_path / "2.tar"))
     assert import_from(target, second).events == 2
-    assert told(target) == told(source)
+    assert dump_refs_and_events(target) == dump_refs_and_events(source)
 
 
 def test_events_that_went_another_way_here_are_left_alone(
@@ -270,7 +270,7 @@ def test_keep_going_exports_the_intact_nodes_of_a_damaged_store(
     assert target.get(ref.target) == source.get(ref.target)
     assert not target.has(leaf)
     if not part:
-        assert told(target) == told(source)
+        assert dump_refs_and_events(target) == dump_refs_and_events(source)
 
 
 def test_keep_going_exports_what_lies_beyond_a_damaged_page(open_store: Opener, tmp_path: Path) -> None:

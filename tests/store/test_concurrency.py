@@ -70,10 +70,10 @@ def look(store: Store, seen: int) -> int:
     link = store.get(ref.target).payload
     assert link["number"] == ref.version == ref.state["number"]
     assert [store.get(part).payload for part in link["parts"]] == writer.parts(link["name"], ref.version)
-    told = [event.body["number"] for event in store.events("writes")]
-    assert told[: ref.version] == list(range(1, ref.version + 1))
+    bodies = [event.body["number"] for event in store.events("writes")]
+    assert bodies[: ref.version] == list(range(1, ref.version + 1))
     after = store.ref(HEAD)
-    assert after is not None and len(told) <= after.version
+    assert after is not None and len(bodies) <= after.version
     return ref.version
 
 
@@ -163,9 +163,9 @@ def test_exports_beside_a_writer_are_whole(address: Address, tmp_path: Path) -> 
                 ref = copy.ref(HEAD)
                 assert ref is not None and ref.state["number"] >= written
                 links = [copy.get(moved.target).payload for moved in copy.history(HEAD)]
-                told = [event.body["number"] for event in copy.events("writes")]
+                bodies = [event.body["number"] for event in copy.events("writes")]
                 numbers = list(range(1, ref.state["number"] + 1))
-                assert [link["number"] for link in links] == told == numbers
+                assert [link["number"] for link in links] == bodies == numbers
                 assert [problem for done in verify(copy) for problem in done.problems] == []
             last = [int(child.stdout.readline()) for _ in range(BATCHES - 1)][-1]
             assert last == written + BATCHES - 1

@@ -192,17 +192,17 @@ def carry_out(order: dict[str, Any], play: Play) -> dict[str, Any]:
         os.close(reading)
         perform(order, writing, play)
     os.close(writing)
-    told: list[Any] = []
+    received: list[Any] = []
     with os.fdopen(reading, "rb") as pipe:
         for line in iter(pipe.readline, b""):
             if line.endswith(b"\n"):
-                told.append(json.loads(line))
-            if order["place"] == "outside" and len(told) == order["at"]:
+                received.append(json.loads(line))
+            if order["place"] == "outside" and len(received) == order["at"]:
                 for _ in range(order["spins"]):
                     pass
                 os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    return {"code": os.waitstatus_to_exitcode(status), "told": told}
+    return {"code": os.waitstatus_to_exitcode(status), "told": received}
 
 
 def main(play: Play = play) -> None:

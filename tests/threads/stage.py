@@ -99,8 +99,8 @@ def run(playing: Engine, name: str, *, steps: int | None = None) -> list[Outcome
 
 
 def answer(status: str, note: str = "", body: str = "The report.") -> str:
-    told = f"note: {note}\n" if note else ""
-    return f"---\n$status: {status}\n{told}---\n{body}\n"
+    message = f"note: {note}\n" if note else ""
+    return f"---\n$status: {status}\n{message}---\n{body}\n"
 
 
 def says(*answers: Any) -> Callable[..., Any]:

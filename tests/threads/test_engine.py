@@ -123,17 +123,19 @@ def test_an_example_runs_through_its_loop_to_the_end(
 
 
 def test_a_prompt_is_kept_as_the_agent_saw_it(store: Store, tmp_path: Path) -> None:
-    told: list[str] = []
+    received: list[str] = []
 
     async def speak(prompt: str, context: Context) -> str:
-        told.append(prompt)
+        received.append(prompt)
         long = "A long report about what was done, é and 𝄞.\n" * 40
-        return answer("done" if context.role == "worker" else "end" if len(told) == 6 else "again", "x", long)
+        return answer(
+            "done" if context.role == "worker" else "end" if len(received) == 6 else "again", "x", long
+        )
 
     name = start(store, book(LOOP), tmp_path / "work", "Line one\n\n# Heading\n\n  indented ---\n")
     run(engine(store, speak), name)
-    assert [step.prompt for step in steps(store, name)] == told
-    assert "Line one" in told[0] and "Once more: x" in told[2] and "A long report" in told[5]
+    assert [step.prompt for step in steps(store, name)] == received
+    assert "Line one" in received[0] and "Once more: x" in received[2] and "A long report" in received[5]
 
 
 def test_events_tell_the_story_in_order(store: Store, name: str) -> None:
@@ -495,7 +497,7 @@ def test_a_fork_with_another_prompt_shows_it_from_there_on(store: Store, tmp_pat
     fork = lifecycle.fork(store, node, mask=Mask([]), prompt="The new task").id
     agent = Remembering(*[answer("done")] * (1 - at), answer("end"))
     run(engine(store, agent), fork)
-    assert all("The new task" in told and "The old task" not in told for told in agent.told)
+    assert all("The new task" in item and "The old task" not in item for item in agent.told)
     assert state(store, fork)["status"] == "completed" and state(store, fork)["title"] == "The new task"
     assert state(store, fork)["limits"] == {"steps": 9}
     assert thread.find(store, name) == before

@@ -79,10 +79,10 @@ def test_retry_shows_the_model_its_answer_and_every_misfit_and_usage_is_summed()
     assert extracted.output == GOOD
     assert extracted.usage == {"prompt_tokens": 230, "completion_tokens": 16}
     assert [attempt.answer for attempt in extracted.attempts] == [wrong, json.dumps(GOOD)]
-    *_, shown, told = server.requests[1].body["messages"]
+    *_, shown, bodies = server.requests[1].body["messages"]
     assert shown == {"role": "assistant", "content": wrong}
-    assert "/status" in told["content"]
-    assert "/summary" in told["content"]
+    assert "/status" in bodies["content"]
+    assert "/summary" in bodies["content"]
 
 
 def test_second_wrong_answer_ends_with_everything_kept() -> None:

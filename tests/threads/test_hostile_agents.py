@@ -124,9 +124,11 @@ def suffer(tmp_path: Path, source: str, *, timeout: float = 60) -> Aftermath:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
-    assert told["grown"] < MOST_GROWTH_KIB, told
-    return Aftermath(stage.open_store(tmp_path / "store.db"), told["thread"], told["status"], told["reason"])
+    output = json.loads(done.stdout)
+    assert output["grown"] < MOST_GROWTH_KIB, output
+    return Aftermath(
+        stage.open_store(tmp_path / "store.db"), output["thread"], output["status"], output["reason"]
+    )
 
 
 def goes_on(after: Aftermath, work: Path) -> None:

@@ -126,10 +126,10 @@ def test_a_thread_whose_nodes_are_missing_is_named_and_the_others_come(
     missing = folder.threads[IDLE]
     (folder.cas / f"{missing}.bin").unlink()
     done = rolecall("thread", "import", str(folder.root), "--json", check=4)
-    told = json.loads(done.stdout)
-    assert [unread["name"] for unread in told["unread"]] == [f"thread/{IDLE}"]
-    assert missing in told["unread"][0]["reason"]
-    assert sorted(told["threads"]) == sorted([DONE, CANCELLED, FRESH])
+    output = json.loads(done.stdout)
+    assert [unread["name"] for unread in output["unread"]] == [f"thread/{IDLE}"]
+    assert missing in output["unread"][0]["reason"]
+    assert sorted(output["threads"]) == sorted([DONE, CANCELLED, FRESH])
 
 
 def test_a_folder_that_is_not_there_is_not_found(rolecall: Rolecall, tmp_path: Path) -> None:
@@ -158,12 +158,12 @@ def test_the_configuration_is_offered_and_taken_when_asked_for(rolecall: Rolecal
     assert rolecall.json("config", "list", "--format", "json") == {"defaultAgent": "claude"}
     again = rolecall("thread", "import", str(folder.root), "--config", "--format", "json", check=0)
     assert "not imported" not in again.stderr and "secret-key-1" not in again.stdout + again.stderr
-    told = json.loads(again.stdout)["config"]
-    assert told["taken"] == [
+    output = json.loads(again.stdout)["config"]
+    assert output["taken"] == [
         "defaultModel", "providers.open", "models.big", "agents.hermes", "agents.fast", "agentOverrides.fix-issue",
         ".env OPEN_KEY",
     ]  # fmt: skip
-    assert (told["kept"], told["refused"]) == (["defaultAgent", ".env MINE"], [])
+    assert (output["kept"], output["refused"]) == (["defaultAgent", ".env MINE"], [])
     settings = rolecall.json("config", "list", "--format", "json")
     assert (settings["defaultAgent"], settings["agents"]["fast"]["args"]) == ("claude", ["-x"])
     assert (rolecall.home / ".env").read_text() == "MINE=mine\nOPEN_KEY=of-uwf\n"

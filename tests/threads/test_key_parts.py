@@ -217,9 +217,11 @@ def test_variables_that_choose_the_model_belong_to_an_agent(tmp_path: Path) -> N
         env = {"PATH": "/usr/bin:/bin", **env}
         return asyncio.run(identify(agent, env=env, folder=tmp_path, mask=Mask([]))).agent
 
-    told = [identity(**env) for env in ({}, {"ANTHROPIC_MODEL": "opus"}, {"OPENAI_BASE_URL": "http://a.b"})]
-    assert len({*told}) == 3 and identity(EDITOR="vi") == told[0]
-    assert not any("opus" in each or "http" in each for each in told)
+    received = [
+        identity(**env) for env in ({}, {"ANTHROPIC_MODEL": "opus"}, {"OPENAI_BASE_URL": "http://a.b"})
+    ]
+    assert len({*received}) == 3 and identity(EDITOR="vi") == received[0]
+    assert not any("opus" in each or "http" in each for each in received)
 
 
 def test_code_counts_by_its_name_its_file_and_its_fields() -> None:
@@ -344,8 +346,8 @@ def test_a_step_that_finds_uncommitted_files_in_a_nested_repository_has_no_key(
     first, second = steps(store, name)
     assert first.parts and second.parts and key_of(first.parts)
     assert (second.parts.tree, key_of(second.parts)) == ("", "")
-    told = "the nested repository lib has files that are not committed"
-    assert explain(store, trees, thread.find(store, name))["text"] == f"it has no key: {told}"
+    message = "the nested repository lib has files that are not committed"
+    assert explain(store, trees, thread.find(store, name))["text"] == f"it has no key: {message}"
 
 
 PERSISTENT = LOOP.replace("goal: Work.", "goal: Work.\n    resume: persistent")

@@ -128,14 +128,14 @@ def test_a_failed_attempt_is_tried_again_with_or_without_a_word(store: Store, na
     assert len(steps(store, name)) == 0
     run(engine(store, says(failing)), name)
     lifecycle.resume(store, thread.find(store, name), mask=NONE, answer="Try the other endpoint.")
-    told: list[str] = []
+    received: list[str] = []
 
     async def listen(prompt: str, _context: Any) -> str:
-        told.append(prompt)
+        received.append(prompt)
         return answer("done")
 
     run(engine(store, listen), name, steps=1)
-    assert "Try the other endpoint." in told[0]
+    assert "Try the other endpoint." in received[0]
     assert len(stage.linked(store, steps(store, name)[-1].payload["attempt"])) == 2
 
 
@@ -188,10 +188,10 @@ def test_a_fork_of_a_fork_goes_on_from_the_step_it_is_of(store: Store, name: str
     run(engine(store, says(answer("done"), answer("again", "x"))), name, steps=2)
     first = lifecycle.fork(store, steps(store, name)[1].id, mask=NONE, prompt="Second task")
     second = lifecycle.fork(store, first.head, mask=NONE, prompt="Third task").id
-    told: list[str] = []
+    received: list[str] = []
 
     async def listen(prompt: str, context: Any) -> str:
-        told.append(prompt)
+        received.append(prompt)
         return answer("done" if context.role == "worker" else "end")
 
     run(engine(store, listen), second)
@@ -203,7 +203,7 @@ def test_a_fork_of_a_fork_goes_on_from_the_step_it_is_of(store: Store, name: str
         "worker",
         "checker",
     ]
-    assert all("Third task" in prompt and "Second task" not in prompt for prompt in told)
+    assert all("Third task" in prompt and "Second task" not in prompt for prompt in received)
     assert_whole(store, second)
 
 

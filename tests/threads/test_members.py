@@ -167,10 +167,10 @@ def test_other_lists_beside_that_of_the_items_are_shown(each: str, shown: Any) -
     output = {"plan": {"rules": ["no tabs"], "files": [{"name": "a"}]}}
     step = SimpleNamespace(id="S", role="lister", output=output, past=ShownStep(1, "lister", output))
     [(_, past)] = StepsAbove(cast("Chain", [step]), each)
-    told = {
+    reported = {
         key: value if isinstance(value, list) else "left out" for key, value in past.output["plan"].items()
     }
-    assert told == shown
+    assert reported == shown
 
 
 def test_each_item_has_a_member_and_one_step_joins_them(store: Store, tmp_path: Path) -> None:
@@ -867,11 +867,11 @@ def test_a_workflow_that_plays_itself_in_a_group_stops_at_the_deepest_level(
 
 
 def test_a_group_leaves_its_events(store: Store, tmp_path: Path) -> None:
-    told: list[tuple[str, Any]] = []
+    received: list[tuple[str, Any]] = []
     name = start(store, flow(), tmp_path / "work")
-    run(engine(store, cast_of(fine), watch=lambda kind, body: told.append((kind, body))), name)
+    run(engine(store, cast_of(fine), watch=lambda kind, body: received.append((kind, body))), name)
     assert "group" in events(store, name)
-    over = [body["body"]["status"] for kind, body in told if kind == "member" and body["kind"] == "over"]
+    over = [body["body"]["status"] for kind, body in received if kind == "member" and body["kind"] == "over"]
     assert over == ["done"] * 3
 
 

@@ -92,8 +92,8 @@ def test_another_workflow_plays_a_role_and_its_thread_is_linked(store: Store, tm
     }
     assert state(store, child)["status"] == "completed" and state(store, child)["parent"] == name
     assert "Count the sheep" in thread.Chain(store, thread.find(store, child).head).start.prompt
-    told = [event.body for event in store.events(name) if event.kind == "tool_call"]
-    assert [body["name"] for body in told] == ["count-up/counter", "count-up/teller"]
+    bodies = [event.body for event in store.events(name) if event.kind == "tool_call"]
+    assert [body["name"] for body in bodies] == ["count-up/counter", "count-up/teller"]
 
 
 def test_a_child_that_is_suspended_suspends_the_parent_and_both_go_on(store: Store, tmp_path: Path) -> None:
@@ -172,11 +172,11 @@ def test_an_unknown_workflow_is_named(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_child_whose_process_died_is_gone_on_with(store: Store, tmp_path: Path) -> None:
-    told: list[str] = []
+    received: list[str] = []
 
     async def die_once(prompt: str, context: Context) -> Reply:
-        told.append(context.thread)
-        if len(told) == 1:
+        received.append(context.thread)
+        if len(received) == 1:
             ref = thread.find(store, context.thread)
             gone = {**ref.state.lease, "pid": 1, "born": "long ago", "token": "another"}
             store.move(ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "lease": gone})
@@ -187,9 +187,9 @@ def test_a_child_whose_process_died_is_gone_on_with(store: Store, tmp_path: Path
     agents = playing(store, counter=count, teller=die_once, checker=end)
     with pytest.raises(KeyboardInterrupt):
         run(agents, name)
-    assert state(store, told[0])["status"] == "running"
+    assert state(store, received[0])["status"] == "running"
     assert run(agents, name)[-1].status == "completed"
-    assert steps(store, name)[0].payload["children"] == [told[0]] and told[0] == told[1]
+    assert steps(store, name)[0].payload["children"] == [received[0]] and received[0] == received[1]
 
 
 def test_a_workflow_works_anew_each_time_its_role_has_its_turn(store: Store, tmp_path: Path) -> None:

@@ -96,8 +96,8 @@ def test_a_read_only_role_that_wrote_is_told_in_its_step(
     name = start(store, book(READ_ONLY), work)
     run(engine(store, write), name)
     worker, checker = steps(store, name)
-    told = worker.detail.get("notes", [])
-    assert (len(told), "new.txt" in "".join(told)) == ((1, True) if writes else (0, False))
+    problems = worker.detail.get("notes", [])
+    assert (len(problems), "new.txt" in "".join(problems)) == ((1, True) if writes else (0, False))
     assert checker.detail == {}
     assert ("remark" in [event.kind for event in store.events(name)]) == writes
 
@@ -131,9 +131,9 @@ def test_with_snapshots_a_read_only_role_is_told_of_commits_submodules_and_files
 
     name = start(store, book(READ_ONLY), work)
     run(engine(store, write, trees=Trees(str(tmp_path / "trees"))), name)
-    (told,) = steps(store, name)[0].detail["notes"]
-    assert "HEAD moved from no commit to" in told
-    assert told.endswith(", changed .env, changed library/a, added new.txt")
+    (reported,) = steps(store, name)[0].detail["notes"]
+    assert "HEAD moved from no commit to" in reported
+    assert reported.endswith(", changed .env, changed library/a, added new.txt")
     assert steps(store, name)[1].detail == {}
 
 

@@ -132,8 +132,8 @@ def test_finished_steps_are_taken_over_with_their_files_in_another_folder(on: St
     assert totals["steps"] == 2 and "cost" not in totals and "tokens" not in totals
     assert totals["saved"] == {"steps": 2, "tokens": 3000, "cost": 0.5, "turns": 4}
     assert on.trees.is_whole(on.steps(second)[0].tree.left)  # type: ignore[union-attr]
-    told = [event.body for event in on.store.events(second) if event.kind == "step"]
-    assert [body["reused"]["thread"] for body in told] == [first, first]
+    bodies = [event.body for event in on.store.events(second) if event.kind == "step"]
+    assert [body["reused"]["thread"] for body in bodies] == [first, first]
     ref, shown = thread.find(on.store, second), f"reused from …{first[-4:]} · saved $0.25"
     card, steps = views.gather(on.store, ref)
     assert card["usage"]["saved"]["cost"] == 0.5

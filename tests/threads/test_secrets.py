@@ -208,9 +208,9 @@ def test_a_command_that_prints_its_environment_shows_no_secret_anywhere(
     ]
     shown += [rolecall("thread", *words, **run_in) for words in verbs]
     assert [done.args for done in shown[2:] if done.returncode] == []
-    told = [done.stdout + done.stderr for done in shown]
-    told += [(tmp_path / name).read_text() for name in ("report.md", "report.html")]
-    for text in told:
+    errors = [done.stdout + done.stderr for done in shown]
+    errors += [(tmp_path / name).read_text() for name in ("report.md", "report.html")]
+    for text in errors:
         assert_absent(text)
-    assert sum(MASKED in text for text in told) >= 3
+    assert sum(MASKED in text for text in errors) >= 3
     assert_absent(b"".join(path.read_bytes() for path in home.glob("store.db*")))

@@ -79,7 +79,7 @@ class Theatre:
         assert died["code"] == -signal.SIGKILL, (place, at, died)
         self.kills += 1
         calls = [int(line[0]) for line in self.log(name)]
-        acknowledged = [told[0] for told in died["told"] if isinstance(told, list)]
+        acknowledged = [item[0] for item in died["told"] if isinstance(item, list)]
         if place == "outside" and stage.state(self.store, name)["status"] == "completed":
             self.check(name, acknowledged, [])  # it died after its last commit: there is nothing to continue
             assert calls == [*range(1, STEPS + 1)]
@@ -87,7 +87,7 @@ class Theatre:
         due, is_answered, session = self.left_behind(name)
         finished = self.order(name)
         assert finished["code"] == 0, (place, at, finished)
-        self.check(name, acknowledged, [told[0] for told in finished["told"][:-1]])
+        self.check(name, acknowledged, [item[0] for item in finished["told"][:-1]])
         asked = [int(line[0]) for line in self.log(name)]
         once = [*range(1, STEPS + 1)]
         if is_answered or due not in calls:

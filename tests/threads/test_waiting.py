@@ -33,14 +33,14 @@ def limited(seconds: float = 0.1) -> AgentError:
 
 def test_a_run_waits_until_the_limit_ends_and_goes_on(store: Store, tmp_path: Path) -> None:
     name = start(store, book(LOOP), tmp_path / "work")
-    told: list[tuple[str, Any]] = []
-    watch = lambda kind, body: told.append((kind, body))  # noqa: E731
+    received: list[tuple[str, Any]] = []
+    watch = lambda kind, body: received.append((kind, body))  # noqa: E731
     agents = {"worker": says(limited(), answer("done")), "checker": says(answer("end"))}
     outcomes = run(engine(store, agents, watch=watch), name)
     assert [outcome.status for outcome in outcomes] == ["idle", "idle", "completed"]
     until, asked_again = outcomes[0].until, next(store.get(step.id) for step in steps(store, name))
     assert until is not None and asked_again.created >= until
-    assert [kind for kind, _ in told if kind in ("limited", "waits", "waited")] == [
+    assert [kind for kind, _ in received if kind in ("limited", "waits", "waited")] == [
         "limited",
         "waits",
         "waited",

@@ -223,17 +223,17 @@ def test_a_run_on_a_full_disk_ends_with_its_agent_and_goes_on_when_there_is_room
     else:
         ballast = fill_up(small_disk)
         child = run()
-    told, _ = child.communicate(timeout=PATIENCE)
-    assert child.returncode == 5, told
-    assert "no room" in told and "continue: rolecall thread run" in told and "Traceback" not in told
+    output, _ = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 5, output
+    assert "no room" in output and "continue: rolecall thread run" in output and "Traceback" not in output
     if is_asked:
         gone(pid)
     ballast.unlink()
     child = run()
     asked.read_text()
     go.write_text("")
-    told, _ = child.communicate(timeout=PATIENCE)
-    assert child.returncode == 0, told
+    output, _ = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 0, output
     with stores.open_store(url) as store:
         assert [step.number for step in stage.steps(store, ident)] == [1]
         stage.assert_sound(store)

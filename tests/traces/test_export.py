@@ -123,8 +123,8 @@ def test_a_collector_reads_a_thread_and_the_agent_knew_its_span(rolecall: Roleca
     assert schemas == {conventions.SCHEMA}
 
     step = rolecall.json("thread", "step-details", f"{ident}#1")
-    told = f"00-{worked.trace_id.hex()}-{worked.span_id.hex()}-01 "
-    assert step["output"]["seen"] == told
+    message = f"00-{worked.trace_id.hex()}-{worked.span_id.hex()}-01 "
+    assert step["output"]["seen"] == message
     assert b"The report" not in b"".join(once) and b"The task" not in b"".join(once)
     text = b"".join(span.SerializeToString() for span in whole)
     assert b"The report about ***MASKED***" in text and b"The task" in text

@@ -448,9 +448,9 @@ def test_the_document_describes_the_interface(site: Site) -> None:
     ):
         assert f"/api{path}" in paths
     for path, verbs in paths.items():
-        for verb, told in verbs.items():
-            names = {one["name"] for one in told["parameters"]}
-            assert ("X-Rolecall" in names) == ("requestBody" in told) == (verb == "post"), path
+        for verb, item in verbs.items():
+            names = {one["name"] for one in item["parameters"]}
+            assert ("X-Rolecall" in names) == ("requestBody" in item) == (verb == "post"), path
             assert set(re.findall(r"\{(\w+)\}", path)) <= names
     started = paths["/api/threads"]["post"]
     assert "Idempotency-Key" in {one["name"] for one in started["parameters"]}

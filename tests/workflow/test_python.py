@@ -568,10 +568,10 @@ def test_every_public_name_is_there_and_importing_the_package_loads_none_of_them
 def test_the_programs_of_the_documentation_can_be_run(tmp_path: Path) -> None:
     text = (EXAMPLE.parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
     programs = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
-    review, kit = next(program for program in programs if "review-text" in program), programs[-1]
+    review, last = next(program for program in programs if "review-text" in program), programs[-1]
     book = load_python(written(tmp_path, review, "review-text.py"))
     assert set(book.workflow.roles) == {"writer", "reviewer"}
     compiled = subprocess.run(
-        [sys.executable, "-c", kit, "only-a-thread"], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", last, "only-a-thread"], capture_output=True, text=True, check=False, timeout=60
     )
     assert "a thread and a role are needed" in compiled.stderr

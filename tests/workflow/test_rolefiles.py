@@ -40,7 +40,7 @@ def loaded(folder: Path) -> Definition:
     return load_file(folder / "index.yaml")
 
 
-def told(folder: Path) -> list[str]:
+def list_problems(folder: Path) -> list[str]:
     return [str(problem).replace(f"{folder}/", "") for problem in errors_in(loaded(folder))]
 
 
@@ -67,7 +67,7 @@ def test_a_role_that_stands_twice_is_an_error_at_the_index(folder: Path) -> None
         "graph: {$START: reader, reader: $END}\n"
     )
     (folder / "roles" / "reader.md").write_text(READER)
-    assert told(folder) == [
+    assert list_problems(folder) == [
         "index.yaml:3:3: error: the role 'reader' is also defined in roles/reader.md. Keep one of them."
     ]
 
@@ -75,7 +75,7 @@ def test_a_role_that_stands_twice_is_an_error_at_the_index(folder: Path) -> None
 def test_problems_have_the_places_of_the_roles_file(folder: Path) -> None:
     text = READER.replace("agent: claude", "agnet: claude").replace("[verdict]\n", "[verdcit]\n")
     (folder / "roles" / "reader.md").write_text(text)
-    [misspelt, unmet] = told(folder)
+    [misspelt, unmet] = list_problems(folder)
     assert misspelt.startswith(
         "roles/reader.md:3:1: error: 'agnet' is not a key of a role. Did you mean 'agent'?"
     )
@@ -97,7 +97,7 @@ def test_problems_have_the_places_of_the_roles_file(folder: Path) -> None:
 )
 def test_a_file_that_is_no_role_is_told_with_its_place(folder: Path, text: str, problem: str) -> None:
     (folder / "roles" / "reader.md").write_text(text)
-    assert any(one.startswith(problem) for one in told(folder)), told(folder)
+    assert any(one.startswith(problem) for one in list_problems(folder)), list_problems(folder)
 
 
 def test_a_schema_may_be_included_from_the_workflows_folder_but_not_from_outside(folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_schema_may_be_included_from_the_workflows_folder_but_not_from_outside
     (folder / "roles" / "reader.md").write_text("---\nmeta: !include ../verdict.json\n---\nRead.\n")
     assert require(loaded(folder)).roles["reader"].prompt == "Read."
     (folder / "roles" / "reader.md").write_text("---\nmeta: !include ../../outside.json\n---\nRead.\n")
-    assert "leads outside the folder of the file" in told(folder)[0]
+    assert "leads outside the folder of the file" in list_problems(folder)[0]
 
 
 def test_other_files_and_other_workflows_are_left_alone(folder: Path) -> None:

@@ -575,11 +575,11 @@ limits: {steps: 9}
     ],
 )  # fmt: skip
 def test_a_template_may_use_the_outputs_of_roles_that_have_run(tag: str, problem: str | None) -> None:
-    told = [str(found) for found in parse(EARLIER.replace("TAG", tag)).problems]
+    received = [str(found) for found in parse(EARLIER.replace("TAG", tag)).problems]
     if problem is None:
-        assert told == []
+        assert received == []
     else:
-        assert len(told) == 1 and told[0].startswith(f"w.yaml:20:36: {problem}"), told
+        assert len(received) == 1 and received[0].startswith(f"w.yaml:20:36: {problem}"), received
 
 
 def test_an_output_that_leads_back_to_its_role_is_not_its_latest() -> None:

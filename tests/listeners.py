@@ -1,4 +1,4 @@
-"""Those who are told something: a webhook, and a pipe that a program writes to."""
+"""Programs that listen: a webhook, and a pipe that a program writes to."""
 
 from __future__ import annotations
 
