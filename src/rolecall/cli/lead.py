@@ -82,8 +82,8 @@ def lead(options: Namespace) -> CommandResult | int:
             raise UsageError("the Lead waits for your message", hint="Write it after `rolecall lead`.")
         number = _take_turn(options, thread, View())
         problem = _explain(thread)
-        spoken = [words for is_person, words in messages(thread) if not is_person]
-        answer = spoken[-1].strip() if spoken and not problem and not number else ""
+        replies = [words for is_person, words in messages(thread) if not is_person]
+        answer = replies[-1].strip() if replies and not problem and not number else ""
         if problem:
             tell(f"✗ {problem}")
         thread.leave()

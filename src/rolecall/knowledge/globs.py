@@ -128,12 +128,12 @@ def _part(tokens: list[str]) -> str:
     return begin + "".join(f"(?>[^/]*?{each})" for each in others[:-1]) + f"[^/]*{others[-1]}"
 
 
-def _split(pieces: list[str]) -> list[str]:
-    """Join the pieces, and start a new group at each empty piece."""
+def _split(parts: list[str]) -> list[str]:
+    """Join the parts, and start a new group at each empty part."""
     found = [""]
-    for piece in pieces:
-        if piece:
-            found[-1] += piece
+    for part in parts:
+        if part:
+            found[-1] += part
         else:
             found.append("")
     return found

@@ -65,7 +65,7 @@ def terms_of(name: str) -> tuple[str, ...]:
 @lru_cache(_KNOWN_NAMES)
 def parts_of(name: str) -> tuple[str, ...]:
     found = (part.lower() for part in _PART.findall(name))
-    return tuple(piece[:_LONGEST] for part in found for piece in split_unspaced(part))
+    return tuple(word[:_LONGEST] for part in found for word in split_unspaced(part))
 
 
 def stem(word: str) -> str:

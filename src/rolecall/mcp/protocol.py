@@ -48,7 +48,7 @@ NOT_FOUND = -32002
 instead."""
 UNSUPPORTED_VERSION = -32022
 
-PIECE = 64 * 1024
+CHUNK_SIZE = 64 * 1024
 """How many bytes of a long reply are written at once: as many as fit into a pipe."""
 _META = "io.modelcontextprotocol/"
 _HALF = re.compile("[\ud800-\udfff]")
@@ -312,9 +312,9 @@ def _reply_of_tool(ident: Ident, version: str, outcome: ToolResult) -> Iterator[
     """Yield the frame in pieces, because the frame can be megabytes long. The JSON of the tool's reply is inserted
     without parsing it."""
     yield b'{"jsonrpc": "2.0", "id": %b, "result": {"content": [{"type": "text", "text": "' % encode(ident)
-    for at in range(0, len(outcome.json), PIECE):
+    for at in range(0, len(outcome.json), CHUNK_SIZE):
         # Only these two characters need escaping when a line of JSON becomes a JSON string.
-        yield outcome.json[at : at + PIECE].replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+        yield outcome.json[at : at + CHUNK_SIZE].replace(b"\\", b"\\\\").replace(b'"', b'\\"')
     yield b'"}]'
     if version >= _WITH_STRUCTURE and outcome.is_sent_twice:
         yield b', "structuredContent": ' + outcome.json

@@ -183,9 +183,9 @@ class _Server:
         prepared."""
         held = b""
         with self._writing, suppress(OSError):  # the client no longer reads, and the input will end too
-            for piece in chain(frame, [b"\n"]):
-                held += piece
-                if len(held) >= protocol.PIECE:
+            for chunk in chain(frame, [b"\n"]):
+                held += chunk
+                if len(held) >= protocol.CHUNK_SIZE:
                     self._send(held)
                     held = b""
             self._send(held)

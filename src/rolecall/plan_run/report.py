@@ -80,15 +80,15 @@ def rows(
             row = replace(row, thread=run.thread)
         if thread and owner:
             steps = thread.steps[::-1]
-            spoken = [step for step in steps if step.role != PERSON and not step.role.startswith("$")]
+            answered = [step for step in steps if step.role != PERSON and not step.role.startswith("$")]
             totals: JsonObject = steps[0].payload["totals"] if steps else {}
             row = replace(
                 row,
-                agent=next((step.agent for step in spoken if step.role == owner), ""),
-                verdict=(status_of(spoken[0].output) or "") if spoken else "",
+                agent=next((step.agent for step in answered if step.role == owner), ""),
+                verdict=(status_of(answered[0].output) or "") if answered else "",
                 tokens=int(totals.get("tokens", 0)),
                 cost=float(totals.get("cost", 0)),
-                files=tuple(sorted({file for step in spoken for file in list_touched_files(step)})),
+                files=tuple(sorted({file for step in answered for file in list_touched_files(step)})),
             )
         if run and thread and status in (WAITING, FAILED):
             again = Hint("Run it again", "run_tasks", task=(*run.redoes, number))

@@ -375,8 +375,8 @@ class Messages(Sequence[Message]):
 
     def recent(self, count: int) -> list[dict[str, Any]]:
         """Return the latest `count` steps taken by roles, oldest first, in the form that conditions see."""
-        spoken = islice((message for message in reversed(self) if message.role != PERSON), count)
-        return [{"role": message.role, "output": message.output} for message in spoken][::-1]
+        answers = islice((message for message in reversed(self) if message.role != PERSON), count)
+        return [{"role": message.role, "output": message.output} for message in answers][::-1]
 
     def _read(self, count: int | None) -> None:
         while not self._is_complete and (count is None or len(self._newest_first) < count):

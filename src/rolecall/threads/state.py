@@ -207,8 +207,8 @@ class ThreadState(NamedTuple):
             return "limited" if self.member or not self.parent else ""
         if self.status == Status.SUSPENDED:
             return "" if self.asks or (self.parent and not self.waits_for_person) else "waits"
-        is_told = self.status in (Status.COMPLETED, Status.FAILED, Status.DISCARDED) and not self.parent
-        return self.status.value if is_told else ""
+        is_news = self.status in (Status.COMPLETED, Status.FAILED, Status.DISCARDED) and not self.parent
+        return self.status.value if is_news else ""
 
     def move_to(self, status: Status, **fields: Any) -> "ThreadState":
         """Return the state after a change of status, without the lease and other fields that no longer apply."""

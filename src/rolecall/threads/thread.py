@@ -549,8 +549,8 @@ class Step:
         if "raw" in self.payload or "body_at" in self.payload:
             return self.raw[self.payload.get("body_at", 0) :]
         # The predecessor stored only the conversation, whose last message is the answer.
-        spoken = [turn["text"] for turn in self.turns if turn["role"] == "assistant" and turn["text"]]
-        return str(spoken[-1]) if spoken else ""
+        answers = [turn["text"] for turn in self.turns if turn["role"] == "assistant" and turn["text"]]
+        return str(answers[-1]) if answers else ""
 
     @property
     def turns(self) -> list[dict[str, Any]]:

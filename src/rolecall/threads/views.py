@@ -178,8 +178,8 @@ def needs_person(store: Store, ref: ThreadRef) -> bool:
     if ref.state.status != Status.WAITING:
         return ref.state.status == Status.SUSPENDED
     held = store.ref(group_name(ref.id))
-    standing = held.state.get("standing", {}) if held else {}
-    if standing.get("open") or standing.get("next", 1) <= standing.get("count", 0):
+    progress = held.state.get("standing", {}) if held else {}
+    if progress.get("open") or progress.get("next", 1) <= progress.get("count", 0):
         return False
     group = current_group(store, ref) or {"members": ()}
     return not any(member["status"] in ("running", "open") for member in group["members"])

@@ -73,10 +73,10 @@ def passages(path: str, text: str, *, limit: int) -> list[Passage]:
             while end > start and not lines[end - 1].strip():
                 end -= 1
             part = "\n".join(lines[start - 1 : end])
-            pieces = [part]
+            texts = [part]
             if len(part) > room * 2:  # a single line that is too long, such as data or minified code
-                pieces = [part[at : at + room] for at in range(0, len(part), room)]
-            found += [Passage(start, end, section.trail, piece) for piece in pieces if _WORD.search(piece)]
+                texts = [part[at : at + room] for at in range(0, len(part), room)]
+            found += [Passage(start, end, section.trail, each) for each in texts if _WORD.search(each)]
     return found
 
 

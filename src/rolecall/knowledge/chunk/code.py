@@ -114,7 +114,7 @@ _SMALL = 12
 _PATIENCE = 3.0
 """The CPU time for one file, in seconds. Code takes less than one second; other texts can take the parser much
 longer."""
-_PIECE = 4_096
+_READ_SIZE = 4_096
 """The number of bytes that the parser reads at a time; between reads, the parser can be stopped."""
 _DEEPEST = 100
 """The maximum nesting. Real code stays below it; data written as code need not."""
@@ -126,7 +126,7 @@ def outline(text: str, suffix: str) -> list[OutlineSection]:
     until = thread_time() + _PATIENCE
 
     def read(offset: int, _: object) -> bytes:
-        return data[offset : offset + _PIECE] if thread_time() < until else b""
+        return data[offset : offset + _READ_SIZE] if thread_time() < until else b""
 
     root = _load_parser(language.module, language.loader).parse(read).root_node
     if thread_time() >= until:

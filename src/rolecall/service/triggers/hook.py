@@ -104,8 +104,8 @@ class Server:
                     writer.write_eof()
                 async with asyncio.timeout(_LINGER):
                     left = MAX_BODY
-                    while left > 0 and (piece := await reader.read(65_536)):
-                        left -= len(piece)
+                    while left > 0 and (chunk := await reader.read(65_536)):
+                        left -= len(chunk)
         finally:
             self._open -= 1
             writer.close()
