@@ -417,6 +417,9 @@ def test_the_repository_is_indexed_and_searched(rc: rolecall.Rolecall) -> None:
         assert "elevated" in knowledge.passages("guide.md", line=5)[0].text
         with pytest.raises(rolecall.UsageError, match="the pattern"):
             knowledge.query("rights", path="[")
+        for most in (0, -1, 2.5):
+            with pytest.raises(rolecall.UsageError, match="max must be a whole number above 0"):
+                knowledge.query("rights", max=most)  # type: ignore[arg-type]
         assert Knowledge.repositories() == {knowledge.root: True}
         assert knowledge.forget() and not knowledge.forget() and Knowledge.repositories() == {}
 
@@ -547,6 +550,9 @@ def test_hints_name_verbs_of_python(rc: rolecall.Rolecall) -> None:
         thread.run()
     assert f"rc.thread('{thread.id}').fork()" in "".join(format_exception(caught.value))
     assert f"rc.thread('{thread.id}').read(before=" in thread.read(max_chars=20)
+    with pytest.raises(rolecall.UsageError) as caught:
+        rc.start(workflow(), " ")
+    assert "prompt='…'" in "".join(format_exception(caught.value))
 
 
 async def hang(_prompt: str, _context: Context) -> str:

@@ -130,6 +130,14 @@ def test_output_and_body_become_frontmatter_that_reads_back_the_same(tmp_path: P
     assert 'odd: "1e3"\n' in front
 
 
+@pytest.mark.parametrize("output", ["meta", "frontmatter"])
+def test_older_words_for_output_and_body_are_read(tmp_path: Path, output: str) -> None:
+    older = run(script(tmp_path, {output: {"status": "done"}, "content": "Fixed."}), tmp_path)
+    assert (
+        older.text == run(script(tmp_path, {"output": {"status": "done"}, "body": "Fixed."}), tmp_path).text
+    )
+
+
 def test_edits_write_and_replace_files_and_are_told_as_tool_calls(tmp_path: Path) -> None:
     (tmp_path / "calc.py").write_text("a - b\n")
     recorder = Recorder()

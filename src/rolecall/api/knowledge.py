@@ -78,6 +78,11 @@ class Knowledge:
         """Find the passages that best answer a question. `path` restricts the search to files that match a pattern as
         in a `.gitignore`. With `by_words`, no model is used. With `everywhere`, all indexed repositories are
         searched."""
+        if not isinstance(max, int) or max < 1:
+            raise UsageError(
+                f"max must be a whole number above 0, not {max!r}",
+                hint="It is the number of passages to return.",
+            )
         if path is not None and (wrong := globs.problem(path)):
             raise UsageError(f"the pattern {path!r} {wrong}", hint="Patterns are as in a .gitignore.")
         self._searcher = self._searcher or queries.Searcher(tell=self._tell, may_write=self._may_write)

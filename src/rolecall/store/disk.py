@@ -83,7 +83,7 @@ def parse(data: bytes, path: Path, make: Callable[..., Any]) -> Any:
 def damaged_file_error(path: Path, reason: str) -> Damaged:
     return Damaged(
         f"{path} is damaged: {reason}",
-        hint="The file was not changed. Correct or restore it, then run the command again.",
+        hint="The file was not changed. Correct or restore it, then try again.",
     )
 
 
@@ -103,9 +103,9 @@ def translate_errors(path: str) -> Iterator[None]:
     except OSError as exc:
         file = exc.filename if isinstance(exc.filename, str) else path
         reason = exc.strerror or str(exc)
-        message, hint = f"{file}: {reason}", "Check the disk and the folder, then run the command again."
+        message, hint = f"{file}: {reason}", "Check the disk and the folder, then try again."
         if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-            message, hint = f"no room to write {message}", "Free some disk space, then run the command again."
+            message, hint = f"no room to write {message}", "Free some disk space, then try again."
         elif exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             message, hint = f"{file} cannot be used: {reason}", "Make the folder and its files writable."
         elif exc.errno in (errno.ENOTDIR, errno.EEXIST):

@@ -442,7 +442,7 @@ class PostgresServer:
             for kind, error, message, hint in _TRANSLATIONS:
                 if isinstance(exc, kind):
                     raise error(f"{self} {message}: {said}", hint=hint) from exc
-            hint = "Check the server and its log, then run the command again."
+            hint = "Check the server and its log, then try again."
             raise StorageError(f"{self}: {said}", hint=hint) from exc
 
 
@@ -453,7 +453,7 @@ _TRANSLATIONS: tuple[tuple[type[psycopg.Error], type[RolecallError], str, str], 
         pg.DiskFull,
         StorageError,
         "has no room to write",
-        "Free some disk space on the server, then run the command again.",
+        "Free some disk space on the server, then try again.",
     ),
     (
         pg.ReadOnlySqlTransaction,
@@ -469,7 +469,7 @@ _TRANSLATIONS: tuple[tuple[type[psycopg.Error], type[RolecallError], str, str], 
         psycopg.OperationalError,
         StorageError,
         "is not reachable or ended the connection",
-        "Check that the server is running and that the address is right, then run the command again.",
+        "Check that the server is running and that the address is right, then try again.",
     ),
 )
 

@@ -413,7 +413,7 @@ class _Translation:
 _REFUSALS = {
     sqlite3.SQLITE_FULL: (
         "no room to write {path}: {exc}",
-        "Free some disk space, then run the command again.",
+        "Free some disk space, then try again.",
     ),
     sqlite3.SQLITE_READONLY: ("{path} cannot be written: {exc}", "Make the file and its folder writable."),
     sqlite3.SQLITE_CANTOPEN: (
@@ -425,7 +425,7 @@ _REFUSALS = {
         (f"{{path}} stayed locked for {_PATIENCE} s", "Another process is writing; try again."),
     ),
 }
-_OTHER_REFUSAL = ("{path}: {exc}", "Check the disk and the file, then run the command again.")
+_OTHER_REFUSAL = ("{path}: {exc}", "Check the disk and the file, then try again.")
 
 
 def _is_undecodable(exc: sqlite3.DatabaseError) -> bool:

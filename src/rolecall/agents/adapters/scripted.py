@@ -12,8 +12,9 @@ The file (YAML or JSON) lists each role's actions on its first visit, its second
     after_last: error                                          # or repeat
 
 An entry may also have `session`, `usage`, `emit` (a list of {kind, ...}), `fail` ({ending, reason}), `hang` (wait until
-cancelled) and `again` (entries for a correction or a retry of the same visit). Only the context determines which entry
-is next, because each step may run in another process.
+cancelled) and `again` (entries for a correction or a retry of the same visit). Older scripts say `meta` or
+`frontmatter` for `output` and `content` for `body`. Only the context determines which entry is next, because each step
+may run in another process.
 """
 
 from __future__ import annotations
@@ -185,8 +186,8 @@ _VISIT = Record(
     "an entry",
     {
         "answer": Text(),
-        "output": MapOf(Anything()),
-        "body": Text(),
+        "output": Field(MapOf(Anything()), aliases=("meta", "frontmatter")),
+        "body": Field(Text(), aliases=("content",)),
         "edit": MapOf(_CHANGE),
         "run": ListOf(_COMMAND),
         "session": Text(),
