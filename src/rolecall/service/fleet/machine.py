@@ -328,7 +328,8 @@ class Machine:
     def _log_problem(self, text: str) -> None:
         """Log a problem and publish it. This method can be called from any thread."""
         self.log(text)
-        self._loop.call_soon_threadsafe(self._has_facts.set)
+        with suppress(RuntimeError):  # the loop is closing
+            self._loop.call_soon_threadsafe(self._has_facts.set)
 
     def _facts(self) -> machines.Facts:
         return machines.Facts(
