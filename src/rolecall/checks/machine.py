@@ -47,7 +47,7 @@ def check_home(open_store: Callable[[str], Store], *, url: str | None = None) ->
     if os.path.isdir(nearest) and os.access(nearest, os.W_OK | os.X_OK):
         checks.append(Check("home", "ok", home if nearest == home else f"{home} (made when it is needed)"))
     else:
-        fix = f"Make {nearest} a folder you can write, or name another home with ROLECALL_HOME."
+        fix = f"Make sure that you can write to {nearest}, or set ROLECALL_HOME to another folder."
         checks.append(Check("home", "problem", f"the home {home} cannot be written", fix))
 
     path, private = config.config_path(), [os.path.join(home, ".env")]

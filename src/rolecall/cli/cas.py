@@ -25,7 +25,7 @@ from rolecall.store.store import BUILTIN, META, Dangling, Store
 _ALIASES = {f"@ocas/{name}": type_id for name, type_id in BUILTIN.items()}
 _ALIASES |= {"@ocas/schema": META, "@ocas/bool": BUILTIN["boolean"]}
 
-_NODE = argument("node", "ID", "an id, or an unambiguous beginning of one")
+_NODE = argument("node", "ID", "an id, or enough of its first characters")
 
 
 def _type_id(store: Store, text: str) -> str:
@@ -165,7 +165,7 @@ def list_schemas(options: Namespace) -> CommandResult:
     "cas schema get",
     "print a schema",
     "rolecall cas schema get @ocas/string",
-    argument("type", "TYPE", "an id or a beginning of one, or @ocas/string and the like"),
+    argument("type", "TYPE", "an id, the first characters of an id, or a name such as @ocas/string"),
     STORE,
 )
 def get_schema(options: Namespace) -> CommandResult:

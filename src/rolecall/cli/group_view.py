@@ -64,7 +64,7 @@ class _Member:
     """The member's work folders, or None until they have been looked up."""
 
     def of_limits(self) -> dict[str, float]:
-        """Return what the member has used, in the units of limits."""
+        """Return what the member has used, in the units that limits use."""
         minutes = (time.monotonic() - self.since) / 60
         return {"tokens": self.used.tokens, "cost": self.used.cost, "minutes": minutes}
 
@@ -83,7 +83,7 @@ class GroupBlock:
         self._tally: Counter[str] = Counter()
         self._used = Amounts()
         self._ended: dict[int, Mapping[str, float]] = {}
-        """What each member that has ended has used, in the units of limits."""
+        """What each member that has ended has used, in the units that limits use."""
         self._shown = 0
 
     def event(self, body: JsonObject) -> str:
@@ -136,7 +136,7 @@ class GroupBlock:
         return f"{sign} {self.role} {number}/{self._count}: {words}" if self._shown <= _MOST_FAILURES else ""
 
     def of_limits(self) -> dict[str, float]:
-        """Return what the members have used, in the units of limits."""
+        """Return what the members have used, in the units that limits use."""
         return sum_amounts([*self._ended.values(), *(one.of_limits() for one in self._working.values())])
 
     def lines(self, thread: Thread, height: int) -> list[str]:

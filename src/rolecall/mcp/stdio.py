@@ -45,10 +45,10 @@ each piece."""
 _WAITING = 1_000
 """The maximum number of calls that wait to be carried out. When it is reached, reading waits too."""
 _GRACE = 1.0
-"""Seconds that running calls get when the server must end, and that calls waiting for a lock get when the input
+"""Seconds to wait for running calls when the server must end, and for calls that wait for a lock when the input
 ends."""
 _AGENT_GRACE = 8.0
-"""Seconds that a long call gets when the server must end. Within this time, an agent that does not stop is killed."""
+"""Seconds to wait for a long call when the server must end. Within this time, an agent that does not stop is killed."""
 
 
 def serve(toolbox: McpToolbox, instructions: str) -> None:

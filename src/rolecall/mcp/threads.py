@@ -101,8 +101,8 @@ TOOLS = (
     _tool(
         "thread_step",
         "step_thread",
-        "Take one step of a thread: the agent of the next role works, which may take minutes. "
-        "Cancelling the call stops the agent; the thread stays where it was and can be stepped again.",
+        "Take one step of a thread by running the agent of the next role, which may take minutes. "
+        "Cancelling the call stops the agent and adds no step, so the same step can be taken again.",
         _THREAD,
         effect="changes",
         is_long=True,

@@ -29,7 +29,7 @@ HOOK_EVENTS = (
     *("session_start", "user_message", "subagent_spawn", "subagent_complete"),
     *("pre_tool_use", "post_tool_use", "session_end", "context_compact"),
 )
-"""The events of our hooks, whose reply has `block`, `context` and `notice`."""
+"""The events of Rolecall's own hooks. The reply to an event has the keys `block`, `context` and `notice`."""
 Fields: TypeAlias = JsonObject
 """Parameters or contents by name, or expected values by their path in a document."""
 _NONE: Fields = {}

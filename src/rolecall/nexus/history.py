@@ -109,7 +109,7 @@ def _parse(data: bytes) -> CycleHistory:
     else:
         opened = _OPENING.search(data)
         end = opened.end() if opened else 0
-    # The bytes before the end are a view, like the cycles, because copying a long history takes a while.
+    # Like the cycles, these bytes are a view, because copying a long history takes a while.
     return CycleHistory(file.cycles, [memoryview(data)[:end]], data[data.index(b"]", end) :], highest)
 
 

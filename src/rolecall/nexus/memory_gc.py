@@ -155,7 +155,8 @@ def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> l
 def delete_automatically(
     project: Folder, *, is_enabled: bool, at: str | None = None, thresholds: Thresholds = THRESHOLDS
 ) -> ToolReply:
-    """Delete every note for which enough signals hold, and report those that could not be restored."""
+    """Delete every note that enough signals mark as forgettable. `deleted` names these notes, and `stayed` names the
+    notes that could not be deleted, each with the reason."""
     if not is_enabled:
         advice = "Switch it on, or look first and name the notes to delete"
         hint = Hint(advice, "enable_deletion", key=SETTING)

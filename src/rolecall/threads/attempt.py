@@ -82,7 +82,7 @@ class StepResult(NamedTuple):
     reused: Reused | None = None
     """The step that this result was taken over from, if any."""
     saved: Mapping[str, float] | None = None
-    """The amounts that reuse has saved, in the units of limits."""
+    """The amounts that reuse has saved, in the units that limits use."""
     is_exact: bool = True
     """Whether nobody else changed files while the step was taken over. If not, the step cannot be found by its key."""
     by: Mapping[str, str] | None = None

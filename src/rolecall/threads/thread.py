@@ -583,7 +583,8 @@ class Step:
 
     @property
     def saved(self) -> dict[str, float]:
-        """The amounts that reuse saved in this step, or in the threads that played its role, in the units of limits."""
+        """The amounts that reuse saved in this step or in the threads that played its role, in the units that limits
+        use."""
         total, before = self.payload["totals"].get("saved", {}), self.payload["prev"]
         if total and before:
             known = Step(self.store, self.store.follow(before)).payload["totals"].get("saved", {})
@@ -729,7 +730,7 @@ LIMITS = ("steps", "turns", "tokens", "cost", "minutes")
 
 
 def count_usage(usage: JsonObject | None, *, ms: int, steps: int = 1) -> dict[str, float]:
-    """Return the usage of one agent call in the units of limits."""
+    """Return the usage of one agent call in the units that limits use."""
     usage = usage or {}
     tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
     used = {

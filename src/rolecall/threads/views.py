@@ -67,8 +67,8 @@ def entry(store: Store, ref: ThreadRef) -> View:
 
 
 def totals(store: Store, ref: ThreadRef) -> View:
-    """Return the amounts that a thread has used, and whether it `hasMembers`, read from its newest step alone. Return
-    an empty mapping if the thread has no step or cannot be read."""
+    """Return the total usage of a thread, and in `hasMembers` whether the thread has members. Only the newest step is
+    read. Return an empty mapping if the thread has no step or cannot be read."""
     with suppress(NotFound, Damaged, UsageError):
         last = Chain(store, ref.head).last
         known = last.payload["totals"] if last else {}

@@ -48,8 +48,8 @@ class Acp:
     Rolecall cannot verify the declaration."""
 
     can_resume: ClassVar[bool] = True
-    """Whether the agent can resume a session. Always true, because only a running agent shows whether it can; an agent
-    that cannot reports the session as lost."""
+    """Whether the agent can resume a session. Always true, because this is known only once the agent runs. If the agent
+    cannot resume the session, it reports the session as lost."""
     can_fork: ClassVar[bool] = False
     deniable: ClassVar[frozenset[str]] = frozenset()
     """The classes of actions that can be denied: none for an unknown command; an agent with a preset has its own

@@ -103,7 +103,7 @@ def next_steps(setup: HostSetup) -> list[str]:
         " `claude -p` gives agents none of Rolecall's tools."
     )
     return [
-        "Restart Claude Code where it is open: it reads servers, hooks and agents when it starts.",
+        "If Claude Code is running, restart it: it reads servers, hooks and agents when it starts.",
         trust if setup.scope == "project" else host_file.ONLY_PROJECTS,
     ]
 

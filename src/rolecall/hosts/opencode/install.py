@@ -63,7 +63,7 @@ def list_entries(setup: HostSetup) -> list[Entry]:
 
 
 def next_steps(setup: HostSetup) -> list[str]:
-    steps = ["Restart OpenCode where it is open: it reads plugins, agents and skills when it starts."]
+    steps = ["If OpenCode is running, restart it: it reads plugins, agents and skills when it starts."]
     return [*steps, host_file.ONLY_PROJECTS] if setup.scope == "user" else steps
 
 

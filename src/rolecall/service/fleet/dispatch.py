@@ -143,8 +143,8 @@ class Dispatcher:
         return found
 
     def _order(self, slot: Ref, ref: ThreadRef, need: Need, room: Room) -> None:
-        """Order the next step of the thread with this slot. The order is given before the slot names it: after a crash
-        in between, the same order is given again with the same id, which has no effect."""
+        """Order the next step of this slot's thread. The order is placed before its id is written to the slot. After a
+        crash between the two, the same order is placed again with the same id, which has no effect."""
         machine, workflow = room.choose(slot.name, need), slot.name.split("/")[1]
         before = slot.state.get("order", "")
         ident = order_id(ref.id, ref.head, before=before) if before else self.orders.next_id(ref.id, ref.head)

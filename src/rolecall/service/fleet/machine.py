@@ -101,7 +101,7 @@ class Machine:
         self._is_finishing = False
         self._next_sweep = self._next_cleaning = 0.0
         self._pauses: dict[Order, float] = {}
-        """The orders that this machine has taken, each with the seconds before its thread's next order."""
+        """The orders that this machine has taken, each with the seconds to wait before the thread's next order."""
         self._door = Door(
             poke=lambda _name: self.wake(),
             stop=lambda finish: self.stop(finish=finish),
