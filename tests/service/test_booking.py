@@ -52,7 +52,7 @@ class Stage:
             self.store, book("do-steps", STEPS), "Do it", cwd=str(folder), mask=Mask([]), queue=0
         )
         self.name = ref.id
-        (one,) = queue.standing(self.store, ServicePolicy(), now=NOW).waiting
+        (one,) = queue.read_state(self.store, ServicePolicy(), now=NOW).waiting
         queue.admit(self.store, one, now=NOW)
         self.slot = Slot("do-steps", self.name, NOW)
         self.told: list[str] = []

@@ -79,7 +79,7 @@ class Counting:
 
 def looked_at(service: Service, policy: ServicePolicy) -> tuple[int, int]:
     counting = Counting(service.store.backend)
-    queue.standing(Store(counting), policy, now=service.store.now())
+    queue.read_state(Store(counting), policy, now=service.store.now())
     return counting.calls, counting.refs_read
 
 
@@ -100,7 +100,7 @@ def test_what_a_look_reads_does_not_grow_with_the_queue(asleep: Service) -> None
     assert looked_at(asleep, policy) == small
     assert small[1] <= 50 + 51 + 1
     limited = replace(policy, default=WorkflowPolicy(concurrency=50, max_queue=6_000))
-    state = queue.standing(asleep.store, limited, now=asleep.store.now())
+    state = queue.read_state(asleep.store, limited, now=asleep.store.now())
     assert len(state.waiting) <= 50 + 50  # a limit that is not reached is no reason to look at all of them
 
 

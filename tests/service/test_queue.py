@@ -91,7 +91,7 @@ class Hall:
 
     def waiting(self, *names: str, policy: ServicePolicy | None = None) -> list[Waiting]:
         """Those that wait, in the order of their admission, as far as they are looked at."""
-        found = queue.standing(self.store, policy or roomy(), now=self.clock()).waiting
+        found = queue.read_state(self.store, policy or roomy(), now=self.clock()).waiting
         order = sorted(found, key=lambda one: (-one.priority, one.since, one.thread))
         return [one for one in order if not names or one.thread in names]
 
@@ -188,7 +188,7 @@ def test_admission_gives_a_slot_for_the_place_in_the_queue_and_tells_how_long_it
     event = hall.store.events(name)[-1]
     assert event.kind == "started"
     assert event.body["waited_ms"] == slot.since - hall.ref(name).state["service"]["queued_at"] > 0
-    assert queue.standing(hall.store, roomy(), now=hall.clock()).admitted == {"do-it": 1}
+    assert queue.read_state(hall.store, roomy(), now=hall.clock()).admitted == {"do-it": 1}
 
 
 def test_slots_are_told_in_the_order_of_admission(hall: Hall) -> None:
@@ -378,7 +378,7 @@ def test_a_thread_is_queued_when_it_is_made_and_admitted_once_its_folder_is_ther
             names = hall.store.backend.names("queue/")
             if names and not any((hall.folder / "work").rglob(".git")):
                 assert hall.waiting() == []  # nobody else waits for it
-                one = queue.standing(hall.store, limited, now=NOW).waiting[0]
+                one = queue.read_state(hall.store, limited, now=NOW).waiting[0]
                 refused.append(queue.admit(hall.store, one, now=NOW) is None)
             return moved
 
@@ -485,10 +485,10 @@ def test_the_agent_of_a_waiting_thread_is_asked_for_only_where_calls_are_counted
         asked.append(state.role)
         return "claude"
 
-    (one,) = queue.standing(hall.store, roomy(), now=NOW, agent_of=agent_of).waiting
+    (one,) = queue.read_state(hall.store, roomy(), now=NOW, agent_of=agent_of).waiting
     assert (one.agent, asked) == ("", [])
     policy = roomy(rates={"claude": StartRate(1, 60)})
-    (one,) = queue.standing(hall.store, policy, now=NOW, agent_of=agent_of).waiting
+    (one,) = queue.read_state(hall.store, policy, now=NOW, agent_of=agent_of).waiting
     assert (one.thread, one.agent, asked) == (name, "claude", ["worker"])
 
 
@@ -521,7 +521,7 @@ def test_a_service_that_decides_and_acts_over_and_over_runs_everything_once_and_
     admitted: list[str] = []
     while True:
         running = queue.slots(hall.store)
-        state = queue.standing(
+        state = queue.read_state(
             hall.store, policy, now=hall.clock(), due=[Due(s.thread, s.since) for s in running]
         )
         verdict = decide(policy, state, hall.clock())

@@ -53,7 +53,7 @@ class Slot(NamedTuple):
 # -- reading --
 
 
-def standing(
+def read_state(
     store: Store,
     policy: ServicePolicy,
     *,

@@ -216,7 +216,7 @@ class Supervisor:
             due.append(Due(held.slot.thread, held.slot.since, agent))
 
         if self._has_news:
-            state = self._standing(now, due)
+            state = self._read_state(now, due)
         else:  # nothing arrived and no slot became free, so only admitted threads can continue
             state = QueueState(due=due, calls=queue.calls(self.store, self.policy, now))
         self._has_news = False
@@ -242,8 +242,8 @@ class Supervisor:
                 held.task = asyncio.create_task(self._step(held))
         return verdict
 
-    def _standing(self, now: int, due: Sequence[Due] = (), *, at_least: int = 0) -> QueueState:
-        state = queue.standing(
+    def _read_state(self, now: int, due: Sequence[Due] = (), *, at_least: int = 0) -> QueueState:
+        state = queue.read_state(
             self.store, self.policy, now=now, due=due, agent_of=self._agent_of, at_least=at_least
         )
         return replace(state, waiting=[one for one in state.waiting if one.thread not in self._unreadable])
@@ -345,7 +345,7 @@ class Supervisor:
         known: JsonObject = {"queued": {}, "waits": {}, "spent": 0.0}
         with suppress(RolecallError):  # store errors are among the problems
             now = self.store.now()
-            state = self._standing(now, at_least=queue.SHOWN)
+            state = self._read_state(now, at_least=queue.SHOWN)
             known = queue.describe(self.store, self.policy, state, now)
         return {
             **known,

@@ -70,7 +70,7 @@ class Dispatcher:
         if self.store.refs("queue/", limit=1):
             with self.backend.alone("admission"):
                 now = self.store.now()
-                state = queue.standing(self.store, self.policy, now=now, agent_of=self.agent_of)
+                state = queue.read_state(self.store, self.policy, now=now, agent_of=self.agent_of)
                 verdict = decide(self.policy, state, now)
                 by_name = {one.thread: one for one in state.waiting}
                 for name, reason in verdict.discard.items():

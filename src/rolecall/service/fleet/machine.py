@@ -401,7 +401,7 @@ class Machine:
         def describe() -> JsonObject:
             store = self._reach.new_store()
             now, agent_of = store.now(), self._agent_of(store)
-            state = queue.standing(store, self.policy, now=now, agent_of=agent_of, at_least=queue.SHOWN)
+            state = queue.read_state(store, self.policy, now=now, agent_of=agent_of, at_least=queue.SHOWN)
             return queue.describe(store, self.policy, state, now)
 
         return {
