@@ -37,6 +37,7 @@ _PHRASES = {
     "watch_thread": "rolecall thread watch {thread}",
     # workflows, the project, its plan and its notes
     "add_task": "rolecall task add",
+    "choose_note": "add --into {note}, or --new",
     "enable_deletion": "`rolecall config set {key} true`, or `rolecall memory gc`",
     "init_project": "rolecall init",
     "list_gallery": "rolecall new",
