@@ -88,9 +88,9 @@ class Evals:
     def plan(
         self, path: Folder, *, only: Sequence[str] = (), is_fresh: bool = False, is_new: bool = False
     ) -> begin.EvalPlan:
-        """Store a suite and return what a run of it will do. `only` selects tasks by tag or id. `is_fresh` asks every
-        role, even if an earlier run has the answer. `is_new` starts a new run instead of continuing an unfinished
-        one."""
+        """Store a suite and return what a run of it will do. `only` selects tasks by tag or id. With `is_fresh`, every
+        role is asked, even if an earlier run has the answer. With `is_new`, a new run starts even if an earlier run is
+        unfinished."""
         if not settings.keeps_trees(config.load()):
             raise UsageError(
                 "files are not recorded, so nothing could be judged",

@@ -39,5 +39,5 @@ class RunLoop(asyncio.SelectorEventLoop):
         return asyncio.wrap_future(future, loop=self)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002 -- as in asyncio
-        for thread in [*self._threads]:  # of calls whose caller was cancelled
+        for thread in [*self._threads]:  # threads of calls whose callers were cancelled
             thread.join()

@@ -557,9 +557,8 @@ class Thread:
 
         If it is a person's turn, the words become the output of that person's role (see `from_words`). If the words do
         not fit, the error says what the role must deliver. If it is not a person's turn, the role that waits or was
-        interrupted is called again with the words. If the thread has ended, the words start another thread of the same
-        workflow, which is told how this thread ended; the new thread is returned. The other arguments are the same as
-        for `answer`.
+        interrupted is called again with the words. If the thread has ended, the words and a summary of this thread
+        start another thread of the same workflow, which is returned. The other arguments are the same as for `answer`.
         """
         if not text.strip():
             raise UsageError("nothing was said", hint="Write what the role needs to know.")

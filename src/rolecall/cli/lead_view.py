@@ -131,7 +131,7 @@ class Board:
 
     def _list_threads(self) -> tuple[list[str], list[JsonObject]]:
         """Return a line for each thread at work in this project, and the threads that wait for a person. Threads that
-        were at work at the last call and no longer are become news."""
+        were at work at the last call, but no longer are, become news."""
         left = iter(range(_MOST_LOOKED_AT))
         statuses = (*_AT_WORK, "suspended", "crashed")
         at_work, waiting, ids = list[str](), list[JsonObject](), set[str]()

@@ -289,7 +289,7 @@ class Parser(ArgumentParser):
         words = message.removeprefix("unrecognized arguments: ")
         if words != message and "--prompt" in self._option_string_actions:
             raise UsageError(message, hint=f"Is it the task? Write -p {quote(words)}.")
-        if message.endswith(": WORKFLOW"):  # the first thing that many type is `rolecall run`
+        if message.endswith(": WORKFLOW"):  # the first command that many people type is `rolecall run`
             known = "`rolecall new` lists those that come with Rolecall, `rolecall workflow list` your own"
             raise UsageError("no workflow is named", hint=f"{known}.\n`{self.prog} --help` says more.")
         raise UsageError(message, hint=f"{self.format_usage().rstrip()}\n`{self.prog} --help` says more.")

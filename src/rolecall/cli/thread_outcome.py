@@ -103,7 +103,7 @@ def _result(options: Namespace, thread: Thread) -> dict[str, Any] | None:
 def _word_result(options: Namespace, thread: Thread, result: JsonObject) -> Iterator[str]:
     yield f"{result['role']}: {result['status']}" if result["status"] else result["role"]
     output = result["output"] if isinstance(result["output"], Mapping) else {}
-    if {"members", "count", "set_aside"} <= output.keys():  # of a group
+    if {"members", "count", "set_aside"} <= output.keys():  # the output the output of a group
         yield f"  {describe_join(output)}"
         output = {}
     for name, value in output.items():
@@ -136,7 +136,7 @@ def _word_result(options: Namespace, thread: Thread, result: JsonObject) -> Iter
         "used": ", ".join(used),
         "reused": reuse_total(usage.get("saved")),
         **{name: omit_latest(thread.rolecall, command) for name, command in commands.items()},
-        "merge it": result["merge"] or "",  # keeps the id: by then another thread can be the latest
+        "merge it": result["merge"] or "",  # with the id, because another thread might be the latest by then
     }
     yield from (f"{name}: {value}" for name, value in facts.items() if value)
 

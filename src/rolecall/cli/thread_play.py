@@ -257,7 +257,7 @@ class Stopped:
         self._loop = asyncio.get_running_loop()
         self._view = view
         self._children: dict[str, int] = {}
-        """The processes that were started, by run, because several threads can be running."""
+        """The processes that were started, keyed by run, because several threads can run at once."""
 
     def watch(self, kind: str, body: JsonObject) -> None:
         """Pass an event on to the view. If the view cannot print, ask the run to stop."""

@@ -126,7 +126,7 @@ def _word_card(card: JsonObject, groups: Iterable[JsonObject]) -> Iterator[str]:
 
 
 def _word_groups(shown: Iterable[JsonObject], groups: Iterable[JsonObject]) -> Iterator[str]:
-    """Yield the members of some groups, and of all groups why the work of members was not merged."""
+    """Yield the members of the groups `shown` and, for all `groups`, the reasons why members' work was not merged."""
     for group in shown:
         if group["step"] is None:
             started = f"{len(group['members']):,} of {group['count']:,} members have been started"

@@ -16,7 +16,7 @@ from rolecall.settings.settings import value_from
 def _parse_address(text: str) -> str:
     try:
         return str(value_from(text, ("traces", "otlp")))
-    except UsageError:  # its message is about the configuration
+    except UsageError:  # the message of this error is about the configuration
         raise ArgumentTypeError("the address must begin with http:// or https://") from None
 
 

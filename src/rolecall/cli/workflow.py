@@ -286,7 +286,7 @@ def compare(options: Namespace) -> CommandResult:
                 f"{first.workflow.name!r} has no other version to compare with",
                 hint="Name two workflows, or put this one first.",
             )
-        elif versions[0].node != first.node.id:  # an earlier version with the current one
+        elif versions[0].node != first.node.id:  # compare an earlier version with the current one
             before, after = first, rolecall.define(versions[0].node)
         else:
             before, after = rolecall.define(others[0]), first

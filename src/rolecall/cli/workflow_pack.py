@@ -98,7 +98,7 @@ def update(options: Namespace) -> CommandResult | int:
             }.get(one.state, one.state)
             tell(f"{paint('left unchanged:', 'yellow')} {one.name}, {why}")
         if chosen:
-            for one in chosen:  # the next run of an updated workflow shows what it may do
+            for one in chosen:  # what an updated workflow may do is shown before its next run
                 assert one.offered is not None  # noqa: S101 - it can be updated
                 at = f", commit {one.new_pin.commit[:12]}" if one.new_pin.commit else ""
                 tell(f"{one.name}: {one.new_pin.origin}{at}")

@@ -198,7 +198,7 @@ def refuse_overlaps(folder: str, works: Iterable[Work]) -> None:
     mine = set(git.list_uncommitted(folder))
     theirs: set[str] = set()
     for work in works if mine else ():
-        with suppress(UsageError):  # the work is set aside when it is its turn
+        with suppress(UsageError):  # the merge itself will set this work aside
             commit_work(work)
         if git.has_branch(folder, work.branch):
             theirs.update(_names(folder, f"HEAD...refs/heads/{work.branch}"))

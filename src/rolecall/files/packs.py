@@ -169,7 +169,7 @@ def parse_source(text: str, *, folder: str, project: str) -> Source:
             hint="For example ../flows, https://example.com/flows.git or git@example.com:flows.git#v1.",
         )
     login = re.match(r"(\w+)://([^/]*)@", place)
-    if login and (login[1].startswith("http") or ":" in login[2]):  # ssh needs the name alone
+    if login and (login[1].startswith("http") or ":" in login[2]):  # ssh needs a user name, but no password
         raise UsageError(
             "the address contains a name or a password, which would be written into the lock file",
             hint="Leave it out, and let a git credential helper supply it.",

@@ -59,7 +59,7 @@ _IGNORED = ("ls-files", "-z", "--cached", "--ignored", "--exclude-standard")
 _KINDS = {"A": "added", "D": "removed"}
 _NESTED = "160000"
 """The mode of a nested repository in git's index."""
-# Files are written out when they are added. The trees, which come last, wait until everything is on disk.
+# Adding a file only starts to write it out. Adding the trees, which come last, waits until everything is on disk.
 _WRITTEN = ("core.fsync=objects", "core.fsyncMethod=writeout-only")
 _FLUSHED = ("core.fsync=objects", "core.fsyncMethod=batch")
 _IS_LARGE = "large"
@@ -230,10 +230,10 @@ class Trees:
         source: str | None = None,
         is_begun: bool = False,
     ) -> str:
-        """Make the changes that lead from one snapshot to another in a folder. The folder's files must be those of the
-        first snapshot or, if `is_begun`, in between, because a process that has died had begun this or the opposite.
-        Return why nothing was done, or an empty string. A file is overwritten only if the first snapshot contains
-        it."""
+        """Apply the changes between two snapshots to a folder, which must contain the files of the first. With
+        `is_begun`, some files can already be those of the second, or half written, because a process died during this
+        change or its opposite. Return why nothing was done, or an empty string. A file is overwritten only if the first
+        snapshot contains it."""
         top = find_top(folder)
         if before.omitted != after.omitted:
             return "files that are not recorded have changed, too"
@@ -474,8 +474,8 @@ def _find_own_git_folder(root: str) -> str:
 
 
 def _may_ignore_others(top: str, ours: str, known: str, paths: Iterable[str]) -> bool:
-    """Return whether git might ignore other files than when the last snapshot was taken, because a list of ignored
-    files has changed, or because the user tracks other files."""
+    """Return whether git might now ignore different files than at the last snapshot, because a list of ignored files or
+    the user's index has changed."""
     if any(os.path.basename(path) == ".gitignore" for path in paths):
         return True
     own_index = os.path.join(_find_own_git_folder(top), "index")

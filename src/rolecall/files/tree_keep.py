@@ -22,7 +22,7 @@ from rolecall.files.tree import hold, make_repository, mark_taken
 Named = Mapping[str, Collection[str]]
 """The trees that steps name, keyed by repository."""
 _IDLE_SECONDS = 30 * 86_400
-"""Seconds after which an unused index is removed. Making the index again only takes longer than a usual snapshot."""
+"""Seconds after which an unused index is removed. Without its index, a folder's next snapshot takes longer."""
 _BUNDLED = "trees"
 """The folder in a bundle that contains a folder for each repository, with a pack and the ids of its trees."""
 
@@ -66,7 +66,7 @@ def collect(place: str, named: Named, *, before: float, delete: bool) -> Collect
                     os.unlink(os.path.join(ours, "taken", tree))
                 if not roots and not os.listdir(os.path.join(ours, "indexes")):
                     shutil.rmtree(ours)
-                # A pack of few objects takes up more space than their files.
+                # A pack with few objects takes up more space than loose files.
                 freed += max(0, size - _size(ours))
             removed += len(unnamed)
     return Collected(removed, freed, tuple(problems))

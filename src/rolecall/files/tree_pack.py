@@ -41,6 +41,6 @@ def read_pack(folder: str, pack: bytes, *, env: Mapping[str, str] | None = None)
 
 
 def has_tree(place: str, repository: str, tree: str) -> bool:
-    """Return whether the tree object itself exists, whether the tree is complete or not."""
+    """Return whether the tree object itself exists; other objects of the tree might be missing."""
     ours = os.path.join(place, repository)
     return os.path.isdir(ours) and git.ask(ours, "cat-file", "-e", tree, env={"GIT_DIR": ours}).code == 0

@@ -26,7 +26,7 @@ MOST_ENTRIES = 200_000
 MOST_LISTED = 100
 
 Mark = tuple[str, tuple[int, ...]]
-"""Git's status of an entry, followed by its mode, size and time. The latter are empty if the entry no longer exists."""
+"""Git's status of an entry, and its mode, size and time, or an empty tuple if the entry no longer exists."""
 
 
 class FolderState(NamedTuple):

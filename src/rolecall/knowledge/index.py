@@ -101,7 +101,7 @@ class Outdated(Damaged):
 
 
 class IndexReader:
-    """A consistent view of an index, which stays the same until `refresh`."""
+    """A consistent view of an index, which stays the same until `refresh` is called."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -137,7 +137,7 @@ class IndexReader:
             return False
 
     def rest(self) -> None:
-        """Release the current state until `refresh`, so that a waiting process does not keep the log from shrinking."""
+        """Release the current state until `refresh` is called, so that the log can shrink while this process waits."""
         if self._db.in_transaction:
             self._query("COMMIT")
 
@@ -419,7 +419,7 @@ def writing(path: str) -> Iterator[Writer]:
         db = sqlite3.connect(path, isolation_level=None, timeout=_WAIT)
         try:
             if _has_tables(db):
-                _check_format(db, path)  # before changing another program's file
+                _check_format(db, path)  # refuse another program's file before it is changed
             sqlite.use_wal(db, patience=_WAIT)
             db.execute("PRAGMA synchronous=NORMAL")  # a lost sync is repeated; a torn one is impossible
             db.execute("PRAGMA secure_delete=ON")  # text deleted from the files must not remain in the index

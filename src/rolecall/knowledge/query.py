@@ -30,7 +30,7 @@ _BY_VECTORS = 50
 _QUOTES = 20
 _DEFINITIONS = 50
 _OF_FILES = 20
-"""The number of passages that each method gathers. If more answers are wanted, the methods by words and by vectors
+"""The number of passages that each method gathers. If more answers are wanted, the searches by words and by vectors
 gather more."""
 _READINGS, _READINGS_PER_PASSAGE = 15_000, 0.4
 """The number of word occurrences to look at: a fixed number, or a number for each passage in the index, whichever is

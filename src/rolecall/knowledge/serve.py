@@ -54,7 +54,7 @@ class Service:
             status, reply = 200, await self._reply(Request(scope, receive))
         except _Refused as error:
             status, reply = error.status, _error(str(error), "invalid_request_error")
-        except RolecallError as error:  # from the underlying model, so the client can try again
+        except RolecallError as error:  # the underlying model failed, so the client can try again
             status, reply = 502, _error(f"{error.message}. {error.hint}".strip(), "server_error")
         await JSONResponse(reply, status)(scope, receive, send)
 

@@ -105,7 +105,7 @@ class Session:
         self._library: Library | None = None
         self._opening = Lock()
         self._subscribed: dict[str, Callable[[], None]] = {}
-        """The functions that end the subscriptions, by the addresses of the resources."""
+        """The functions that end the subscriptions, keyed by the addresses of the resources."""
 
     @property
     def takes_batches(self) -> bool:

@@ -161,7 +161,7 @@ class _Watcher:
         self._lock = threading.Lock()
         self._wanted: dict[object, tuple[Mapping[str, _Address], Callable[[str], object]]] = {}
         self._stamps: dict[str, object] = {}
-        """By the address of each resource, a value that changes whenever the resource changes."""
+        """For the address of each resource, a value that changes whenever the resource changes."""
         self._ended = threading.Event()
         self._is_running = False
 

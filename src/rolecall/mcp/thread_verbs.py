@@ -226,7 +226,7 @@ def wait_for_thread(
                 break
             cancelled.wait(min(_GLANCE, max(0.0, until - monotonic())))
         if is_over and place.agent is None and not place.restrictions:
-            handed_over.forget(place.project, found.id)  # this reply tells the caller
+            handed_over.forget(place.project, found.id)  # this reply already reports the end
         failed = {"problem": problem} if problem else {}
         return {**_show(found, detail=detail), "isOver": is_over, **failed}
 

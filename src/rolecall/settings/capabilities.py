@@ -38,7 +38,7 @@ IMPLY_SANDBOX = ("read_only", "no_file_edit", "no_shell_exec")
 
 VARIABLE = "ROLECALL_RESTRICTIONS"
 """The environment variable that contains the role's restrictions. It is set for every process of an agent, and our own
-commands obey it in any shell."""
+commands obey these restrictions in any shell."""
 THREADS_VARIABLE = "ROLECALL_MAY_START_THREADS"
 """The environment variable that tells every process of an agent that its role may start threads."""
 SANDBOX_VARIABLE = "ROLECALL_SANDBOX"

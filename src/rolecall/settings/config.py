@@ -185,7 +185,7 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     file = config_path(environ)
     text = read_text(file)
     section: Any = {}
-    # Parsing YAML takes 30 ms, which a file without the section does not need.
+    # Parsing YAML takes 30 ms, so do not parse a file without this section.
     if any(line.startswith(("store:", '"store":', "'store':")) for line in text.splitlines()):
         section = parse(text, file).get("store")
     if isinstance(section, str):

@@ -27,7 +27,7 @@ class ModelResponse(NamedTuple):
 
 def check_endpoint(endpoint: Endpoint, model: str) -> SplitResult:
     """Return the parts of the endpoint's address. Raise UsageError if no request can be made with the address or the
-    key. `model` says in errors whose endpoint it is."""
+    key. Errors name the endpoint's `model`."""
     try:
         url = urlsplit(endpoint.base_url)
         host, _ = url.hostname, url.port  # raises ValueError if the port is not a number

@@ -1,5 +1,5 @@
-"""The socket of a home's service. It carries no work: a process that moves a thread writes that into the store, and
-then pokes the service, which only makes the service look sooner."""
+"""The socket of a home's service. It carries no work: a process that moves a thread records the move in the store, and
+then pokes the service, so that the service looks at the store sooner."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ INDEX = "key/"
 """The prefix of the refs that form an index. The state of such a ref names a node under `step`; when that node is
 removed, so is the ref."""
 FRESH_MS = 1_000
-"""Milliseconds within which a node that is put again counts as just put, without being written again."""
+"""For this many milliseconds after a node is put, putting the node again writes nothing."""
 
 
 class NodeRecord(NamedTuple):
@@ -47,7 +47,7 @@ class NodeRecord(NamedTuple):
 
 
 class Ref(NamedTuple):
-    """A name and the node at which it points now."""
+    """A name and the node to which it points now."""
 
     name: str
     target: str | None
@@ -123,9 +123,9 @@ class Change(NamedTuple):
     types: Sequence[str] = ()
     """Ids that must be stored at commit time: the types of the new nodes, except types that are new themselves."""
     bumps: Sequence[str] = ()
-    """Names of refs whose version is increased, whatever the version is, without a change of target and state. A ref
-    that does not exist is skipped. Two changes never conflict over a bump, and anyone who compares versions notices
-    it."""
+    """Names of refs whose version is increased while their target and state stay the same. The current version is not
+    checked, so two changes never conflict over a bump, but a reader who compares versions notices it. A ref that does
+    not exist is skipped."""
     facts: Sequence[Fact] = ()
     """States for refs without a target. Two changes never conflict over a fact; the later one wins."""
 
@@ -203,8 +203,8 @@ class Backend(Protocol):
         newest_first: bool = False,
         limit: int | None = None,
     ) -> list[Ref]:
-        """Return refs sorted by name. `where` keeps those whose state has one of the given values for each key. For
-        paging, `before` starts after that name in the chosen direction."""
+        """Return refs sorted by name. `where` selects refs whose state has, for each key, one of the given values. For
+        paging, the result starts after the name `before` in the chosen direction."""
 
     def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
         """Return the names of refs in descending order, without reading their states, which might be damaged. Only

@@ -50,7 +50,7 @@ class Copied(NamedTuple):
     kept: tuple[str, ...]
     """The refs and event streams that have diverged in the target and were left alone."""
     problems: tuple[Fault, ...]
-    """Items that were left out, or that were copied although something about them is odd."""
+    """Items that were left out, or that were copied despite a fault."""
 
 
 def export_to(
@@ -284,7 +284,7 @@ def _copy_refs(
     *,
     durable: bool,
 ) -> int:
-    """Copy the refs that the target lacks. A ref that has a different target there stays unchanged."""
+    """Copy the refs that `target` lacks. A ref that already points to another node in `target` stays unchanged."""
     count = 0
     draft = target.draft()
     with _note_damage(problems):
@@ -302,7 +302,7 @@ def _copy_refs(
                     draft.move(name, version, ref.target, ref.state, at=ref.updated)
                     count += 1
                 elif name.startswith(INDEX):
-                    continue  # both steps have the key, and either of them is fine
+                    continue  # two steps have the same key, and the index can name either
                 elif present.target != ref.target or (ref.target is None and present.state != ref.state):
                     kept.append(name)
     draft.commit(durable=durable)
@@ -318,8 +318,8 @@ def _copy_events(
     *,
     durable: bool,
 ) -> int:
-    """Copy the events of each stream that the target lacks. A stream that has diverged there is left alone. A stream
-    None means all streams."""
+    """Copy the events of each stream that `target` lacks. A stream that has diverged in `target` is left alone. In
+    `streams`, None means all streams."""
     count = 0
     here: dict[str, deque[int]] = {}
     for event in _events(target):

@@ -30,7 +30,7 @@ _FLOAT = struct.Struct(">d")
 
 def encode(value: Any) -> bytes:
     """Return the canonical bytes of a JSON value. Raise `InvalidValue`, which names the part at fault, if the value has
-    none."""
+    no canonical form."""
     out = bytearray()
     try:
         _write(value, out, 0)
@@ -141,8 +141,8 @@ def _write_integer(value: int, out: bytearray) -> None:
     elif -_SAFE_INTEGER <= value < 0:
         _write_head(0x20, -1 - value, out)
     else:
-        # Refuse an integer that denotes no float, because it would change when it is read back. JavaScript writes 2^53
-        # exactly, and 123456789012345680000 rounded to its significant digits; each denotes one float.
+        # Refuse an integer that is neither the exact value nor the shortest decimal form of a float, because it would
+        # change when it is read back. JavaScript writes 2^53 exactly, but 123456789012345680000 in its shortest form.
         try:
             number = float(value)
         except OverflowError:

@@ -91,7 +91,7 @@ def _remove_from_index(store: Store) -> None:
         for ref in page:
             if ref.state["step"] not in stored:
                 draft.move(ref.name, ref)
-        with suppress(Conflict):  # one of the refs names a newer node; the next collection removes the others
+        with suppress(Conflict):  # a ref now names a newer node; the next collection removes the other refs
             draft.commit(durable=False)
 
 

@@ -52,7 +52,7 @@ TEN_MINUTES = 600_000
 
 
 class SteppedClock:
-    """A clock that moves only when it is told to."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self, ms: int = 1_700_000_000_000) -> None:
         self.ms = ms

@@ -73,7 +73,7 @@ def json_text(value: Any) -> str:
 
 
 def parse(data: bytes, path: Path, make: Callable[..., Any]) -> Any:
-    """Make a value from the JSON object in `data`, which is one of our files or a line of one."""
+    """Make a value from the JSON object in `data`, which is the content of one of our files or one of its lines."""
     try:
         return make(**json.loads(data))
     except (ValueError, TypeError) as exc:
@@ -88,7 +88,7 @@ def damaged_file_error(path: Path, reason: str) -> Damaged:
 
 
 def find_damage(look: Callable[[], object]) -> Iterator[str]:
-    """Yield the message of the damage that `look` raises, if it raises any."""
+    """Yield the message of the `Damaged` error that `look` raises, if it raises one."""
     try:
         look()
     except Damaged as exc:

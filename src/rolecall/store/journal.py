@@ -35,8 +35,8 @@ class Journal:
     lengths: dict[str, int] = field(default_factory=dict)
     """The lines to append to growing files (`lines`), and the previous lengths of those files."""
     forgotten: dict[str, list[list[str]]] = field(default_factory=dict)
-    """For growing files, fields with values. Lines with such a value in the field are removed, including the
-    predecessor's."""
+    """For each growing file, pairs of a field and a value. Lines with that value in that field are removed, even if the
+    predecessor wrote them."""
     entries: dict[str, dict[str, str | None]] = field(default_factory=dict)
     """For each YAML map that the predecessor also writes, the entries to set, or to remove if the value is None."""
 

@@ -206,7 +206,7 @@ class PostgresBackend(SqlTables):
                 ("on" if durable else "off", self._writers),
             ).fetchone()
             assert row is not None  # noqa: S101 -- a select without a table has one row
-            # While the connection stays open, the server's clock can be set, and this machine can be suspended.
+            # Compare the clocks each time, because the server's clock can be set, or this machine suspended.
             self._set_clock(row[2], asked=asked)
             yield
             try:

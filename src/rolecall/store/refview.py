@@ -75,7 +75,7 @@ class RefView:
             ending = endings[-1]
             if own is not None:
                 is_known = own.state.get("status") in REASON and own.target == ending.head
-                was_resumed = ending.completedAt < own.updated  # here, after that line was written
+                was_resumed = ending.completedAt < own.updated  # by us, after that line was written
                 if is_known or was_resumed:
                     return own
             state = {**(own.state if own else {}), "status": STATUS.get(ending.reason, "completed")}
@@ -150,8 +150,7 @@ class RefView:
         return found
 
     def find_unrecorded(self, names: Iterable[str] | None = None, since: int = 0) -> list[Moved]:
-        """Return the targets that another program gave to refs, as if they were moves made just now, because they still
-        matter."""
+        """Return the targets that another program gave to refs, as moves that follow all recorded moves."""
         wanted = self.names("thread/") | self.names("workflow/") if names is None else set(names)
         found = [ref for name in wanted if (ref := self.ref(name))]
         targets = {(ref.name, ref.target): ref.updated for ref in found if ref.target is not None}
@@ -211,7 +210,7 @@ class RefView:
         own = self._own(move.name)
         file, key = self._shared_place(move.name)
         self._count(change=1)
-        self._endings_by_thread = None  # the planned change can change them
+        self._endings_by_thread = None  # the planned move can change the endings
         if move.removes:
             self.journal.texts[reffile.ref_file(ref.name)] = None
             if file:

@@ -315,7 +315,7 @@ def _ref_finder(schema: Any) -> _Finder | None:
     others, keys = _ref_finder(schema.get("additionalProperties")), _ref_finder(schema.get("propertyNames"))
     has_fields = keys or others or any(named.values()) or any(finder for _, finder in patterns)
     if not (has_items or has_fields or (is_ref and branches) or len(branches) > 1):
-        # Most schemas end here, without a function around the one that they need.
+        # Most schemas need only one function, which is returned without a wrapper.
         return _add_ref if is_ref else branches[0] if branches else None
 
     def find(value: Any, found: dict[str, None]) -> None:

@@ -229,7 +229,7 @@ class SqlTables:
 def _record(row: Row) -> NodeRecord:
     node, type_id, data, created, refs, sha256 = row
     if refs is None:
-        found: tuple[str, ...] = ("",)  # the references were lost to damage; no payload has this one
+        found: tuple[str, ...] = ("",)  # the references were lost to damage; no payload contains this id
     else:
         found = tuple(refs[at : at + NODE_ID_LENGTH] for at in range(0, len(refs), NODE_ID_LENGTH))
     return NodeRecord(str(node), type_id, data, created, found, sha256)

@@ -108,7 +108,7 @@ class SqliteBackend(SqlTables):
                 raise no_store(path)
             if self._is_made:
                 self._connection = _open(path, create=create)
-            else:  # an empty store, which is read until the file exists
+            else:  # reads use an empty store until the file exists
                 self._connection = sqlite3.connect(":memory:", isolation_level=None)
                 _create_tables(self._connection)
 

@@ -139,7 +139,7 @@ class Store:
         return known
 
     def fetch(self, nodes: Iterable[Any]) -> None:
-        """Read the nodes that `follow` will be asked for, all at once."""
+        """Read at once all the nodes for which `follow` will be called."""
         ids = (node for node in nodes if isinstance(node, str))
         wanted = [node for node in ids if node not in self._recent and is_node_id(node)]
         try:

@@ -147,7 +147,7 @@ class LiveEvents:
         with self._open_store() as rolecall:
             after = rolecall.newest_event()
             loop.call_soon_threadsafe(self._publish, [], after)
-            # A page might have been told that a thread is running that has crashed since.
+            # A thread that a page shows as running might have crashed since.
             entries = rolecall.entries(status=("running", "crashed"), members=True)
             running = {entry["thread"] for entry in entries}
             look_at = monotonic()
