@@ -37,7 +37,7 @@ class Waiting:
     is_member: bool = False
     """Whether the thread is a member of a group, which itself limits how many of its members run at once."""
     until: int = 0
-    """When the limit ends that a provider has set for the agent, in milliseconds; otherwise 0."""
+    """When the limit that a provider has set for the agent ends, in milliseconds, or 0 if there is no limit."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The socket carries no work. A process that queues, kills or resumes a thread wri
 the service, which makes it read the store sooner. Messages are lines of JSON, in both directions:
 
     {"do": "poke", "thread": ID}     look at the store; the thread is optional
-    {"do": "follow", "thread": ID}   reply with an empty line for each new event of the thread; without an ID, of any
+    {"do": "follow", "thread": ID}   reply with an empty line now and for each new event (without ID, of any thread)
     {"do": "status"}                 the status of the service
     {"do": "fleet"}                  the status of the whole fleet, from one of its machines
     {"do": "stop", "finish": BOOL}   stop; with `finish`, only after the running steps end
@@ -77,7 +77,7 @@ def find_running_page(home: str) -> str:
 
 
 def errors_path(home: str) -> str:
-    """Return the path of the file for a background service's other output, such as why it did not start."""
+    """Return the path of the file for a background service's output outside its log, such as why it did not start."""
     return os.path.join(home, "service.err")
 
 

@@ -17,9 +17,9 @@ Answer = Callable[[], Awaitable[JsonObject]]
 @dataclass
 class Door:
     poke: Callable[[str], object]
-    """Called with a thread's id, or with an empty string."""
+    """Called with the id of the thread that changed, or with an empty string if no thread is named."""
     stop: Callable[[bool], object]
-    """Called with whether to let the running steps finish."""
+    """Called to stop the service; the argument says whether the running steps are allowed to finish."""
     answers: Mapping[str, Answer]
     _server: asyncio.Server | None = None
     _followers: dict[str, set[asyncio.StreamWriter]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Door:
                     self.poke(name)
                 case {"do": "stop"}:
                     self.stop(bool(words.get("finish")))
-                    # The answer is that the connection closes once the service has stopped.
+                    # The only answer is that the connection closes once the service has stopped.
                     await reader.read()
                 case {"do": "follow"}:
                     self._followers.setdefault(name, set()).add(writer)
@@ -69,7 +69,7 @@ class Door:
                     writer.write(to_line(await self.answers[asked]()))
                     await writer.drain()
         except (ValueError, AttributeError, OSError):
-            pass  # the caller does not speak our protocol, or has gone
+            pass  # the caller does not speak our protocol, or has disconnected
         finally:
             writer.close()
             self._calls.discard(call)

@@ -29,7 +29,7 @@ SHORTEST_TOKEN = 32
 """The minimum length of a token outside loopback, where others can guess as fast as the network allows."""
 _MAKE_TOKEN = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"  # noqa: S105 -- a command
 _GRACE = 1
-"""Seconds that open streams get to end when the server stops; clients can hold them open indefinitely."""
+"""Seconds to wait for open streams when the server stops; clients can hold them open indefinitely."""
 _ADDRESS = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)\.?(?::([0-9]{1,6}))?")
 _DEFAULT_PORT = 80
 
@@ -216,7 +216,7 @@ class Guard:
         return self._is_everywhere and _number(address.host) is not None
 
     def _is_our_page(self, origin: str, host: Address) -> bool:
-        """Return whether a page is allowed to call. On loopback, so are pages of other local servers."""
+        """Return whether a page is allowed to call. On loopback, pages of other local servers are, too."""
         scheme, _, rest = origin.lower().partition("://")
         page = parse_address(rest)
         if page is None or scheme not in ("http", "https"):

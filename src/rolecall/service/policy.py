@@ -36,13 +36,13 @@ class WorkflowPolicy:
     concurrency: int = 1
     overflow: Overflow = "queue"
     max_queue: int | None = None
-    """How many threads may wait. If more would, the oldest one of the lowest priority is discarded."""
+    """How many threads may wait. If there are more, the oldest one of the lowest priority is discarded."""
     priority: int = 0
 
 
 @dataclass(frozen=True)
 class StartRate:
-    """At most `count` calls within any `per_seconds`."""
+    """At most `count` calls within any period of `per_seconds`."""
 
     count: int
     per_seconds: int

@@ -55,7 +55,7 @@ class ProjectFile:
     triggers: tuple[Trigger, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
     knowledge: knowledge.KnowledgeSettings | None = None
-    """None if the file has no such section; the settings might then be in `knowledge.yaml`."""
+    """None if the file has no `knowledge` section; the settings might then be in `knowledge.yaml`."""
 
 
 class ProjectReading(NamedTuple):
@@ -88,7 +88,7 @@ def find(folder: str) -> str | None:
 
 
 def load(folder: str) -> ProjectReading:
-    """Return the project that contains a folder. Without a project file, it is the folder, with nothing configured."""
+    """Return the project that contains a folder. Without a file, the project is the folder, with nothing configured."""
     path = find(folder)
     if path is None:
         return ProjectReading(_empty(os.path.abspath(folder)), ())

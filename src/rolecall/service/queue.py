@@ -63,7 +63,7 @@ def read_state(
     at_least: int = 0,
 ) -> QueueState:
     """Return the input for admission. If a workflow's queue might overflow, all its waiting threads are read; otherwise
-    only as many as can be admitted and some more, or `at_least` that many."""
+    a few more than can be admitted, or `at_least` that many if this is more."""
     places = ((ref.name.split("/")[1], ref.state.get("member")) for ref in _refs(store, "slot/"))
     admitted = Counter(MEMBERS if is_member else workflow for workflow, is_member in places)
     room = max(0, policy.limit - sum(admitted.values()))
@@ -91,7 +91,7 @@ def read_state(
 
 
 def describe(store: Store, policy: ServicePolicy, state: QueueState, now: int) -> JsonObject:
-    """Return the queue as plain values: its lengths, why threads wait, and what the day has cost."""
+    """Return the queue as plain values: its lengths, why threads wait, and the cost of the day."""
     waits = dict(list(decide(policy, state, now).wait.items())[:SHOWN])
     return {"queued": lengths(store), "waits": waits, "spent": state.spent}
 
@@ -198,8 +198,8 @@ def discard(store: Store, one: Waiting, reason: str) -> ThreadRef | None:
 def _leave_queue(
     store: Store, one: Waiting, change: Callable[[Draft, ThreadRef], ThreadState]
 ) -> ThreadRef | None:
-    """Move a thread out of the queue if it still waits under this entry: since then it might have been killed, run by a
-    person or queued again. An entry without a waiting thread is removed."""
+    """Move a thread out of the queue if it still waits under this entry. Since the entry was read, the thread might
+    have been killed, run by a person or queued again. An entry without a waiting thread is removed."""
     entry, ref = store.ref(_entry_name(one)), read_thread(store, one.thread)
     if entry is None:
         return None

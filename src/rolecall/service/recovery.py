@@ -41,7 +41,7 @@ async def take_up(store: Store, slot: Slot) -> Finding:
 
 
 async def end_runs(store: Store, name: str) -> None:
-    """End the processes that a thread's steps have left on this host, whoever started the steps."""
+    """End the processes that a thread's steps have left on this host, no matter which process started the steps."""
     known = read_note(store, name)
     runs = (known.note.run, *known.note.runs) if known else ()
     for run in (name, *filter(None, runs)):

@@ -50,7 +50,7 @@ class Definitions:
         self._keep = keep
         self.say = say
         self.seen = ""
-        """The stamp of the files when they were last read, or empty if they could not be read."""
+        """The stamp of the files when they were last read, or an empty string if they could not be read."""
         self.project: ProjectFile = project_file.load(folder).require()
         self.workflows: dict[str, str] = {}
         """The id of the node that new threads use, keyed by workflow name."""
@@ -123,7 +123,7 @@ class Definitions:
     # -- files --
 
     def stamp(self) -> str:
-        """Return a digest of the files' paths, sizes and times, of which a file that is moved here keeps only some."""
+        """Return a digest of the files' paths, sizes, times and inodes. A moved file keeps only some of these."""
         digest = hashlib.sha256()
         own = os.path.join(self.project.folder, project_file.FILE)
         # A workflow from a pack can be used as soon as somebody has allowed it.

@@ -49,7 +49,7 @@ def serve(
     show: Callable[[str], None] = lambda _line: None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the service of this home until told to stop. `show` gets each log line; `ready` is called once other
+    """Run the service of this home until it is stopped. `show` is called with each log line, and `ready` once other
     processes can connect to the service."""
     home, address = config.home(), config.full_store_address(store_url)
     lock = control.Lock(home, store=address)

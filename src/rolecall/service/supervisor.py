@@ -103,7 +103,7 @@ class Supervisor:
         companions: Iterable[Companion] = (),
         ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serve until told to stop. Other processes connect to `door`; `ready` is called once they can."""
+        """Serve until `stop` is called. Other processes connect to `door`; `ready` is called once they can."""
         await self._workers.open()
         self._held = {slot.thread: _Held(slot) for slot in queue.slots(self.store)}
         if self._held:
@@ -182,7 +182,7 @@ class Supervisor:
         except Exception as error:  # the cause might pass, and running threads continue
             self.problems.note("store", f"no work is taken: {_message(error)}")
             self._read_at = now + _LATER_MS
-            self._has_news = False  # wait until then, but answer requests
+            self._has_news = False  # do not read the store until then, but answer requests
             return self._read_at
         self._read_at = min(filter(None, (self._read_at, verdict.look_again_at)))
         resting = (held for held in self._held.values() if held.task is None and held.rests(now))
@@ -197,7 +197,7 @@ class Supervisor:
                 ref = read_thread(self.store, name)
                 if ref is not None and ref.state.has_ended:
                     self._workers.running[name].stop()
-            except Damaged as error:  # the thread's step will find out, and no other thread depends on it
+            except Damaged as error:  # the thread's own step fails on this; no other thread is affected
                 self.problems.note(name, f"{name} cannot be read: {error.message}")
 
     def _decide(self, now: int) -> Admission:

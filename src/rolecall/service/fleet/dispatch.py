@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _QUEUED_MS = 1_000
 """Milliseconds that an order waits for its machine before another machine with room can take the order."""
 _NAMED_MS = 10_000
-"""Milliseconds after which a slot is certain to name the order that was given for it."""
+"""The age in milliseconds at which an order's id has certainly been written to its slot."""
 
 
 @dataclass
@@ -57,13 +57,13 @@ class Dispatcher:
     has_slots: bool = True
     """Whether the last sweep found threads with slots."""
     lease_ends_at: int | None = None
-    """When the first of the leases that the last sweep found will end."""
+    """When the first of the leases that the last sweep found ends."""
 
     # -- deciding --
 
     def look(self) -> Admission:
-        """Admit and discard threads according to the policy. Order the first steps of the admitted threads, and the
-        next turns of threads whose groups have moved."""
+        """Admit and discard threads according to the policy, and wake the threads whose groups have changed or timed
+        out. Order the next steps of the admitted and woken threads."""
         woken, deadline = queue.wake_parents(self.store, now=self.store.now())
         admitted = {slot_name(slot.workflow, slot.thread) for slot in woken}
         verdict = Admission()
@@ -84,7 +84,7 @@ class Dispatcher:
                         )
                         admitted.add(slot_name(one.workflow, one.thread))
 
-        if admitted:  # no rate is checked: their first calls were counted at admission
+        if admitted:  # no rate is checked, because the first calls were counted at admission
             room = self._room()
             for plan in self._plan([slot for slot in room.slots if slot.name in admitted], room).values():
                 self._order(*plan, room)
@@ -166,13 +166,13 @@ class Dispatcher:
         room = self._room()
         self.has_slots, self.lease_ends_at = bool(room.slots), None
         named = {slot.state["order"] for slot in room.slots if "order" in slot.state}
-        # The slot of a recent order might not name that order yet.
+        # The id of a recent order might not have been written to its slot yet.
         given = self.orders.open_orders(before=self.store.now() - min(self.lease_ms, _NAMED_MS))
         self.orders.cancel(order for order in given if order not in named)
         statuses = self.orders.find_statuses(named)
         lost = []
         for slot in room.slots:
-            with suppress(Conflict):  # some process is working on a slot that moves
+            with suppress(Conflict):  # if a slot moves, some process is working on it
                 lost += [slot] if self._is_lost(slot, statuses, room) else []
         return self._step(lost, room) if lost else Admission()
 
@@ -217,7 +217,7 @@ class Dispatcher:
     # -- cleaning --
 
     def forget(self, *, age_ms: int = 86_400_000) -> None:
-        """Remove what is older than `age_ms`: orders, machines that disappeared, and the costs of days."""
+        """Remove orders, machines that disappeared and the costs of days if they are older than `age_ms`."""
         now = self.store.now()
         self.orders.forget(before=now - age_ms)
         queue.forget_old_days(self.store, now=now)

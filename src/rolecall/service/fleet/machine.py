@@ -101,7 +101,7 @@ class Machine:
         self._is_finishing = False
         self._next_sweep = self._next_cleaning = 0.0
         self._pauses: dict[Order, float] = {}
-        """The orders that this machine has taken, each with the seconds to wait before the thread's next order."""
+        """For each order that this machine has taken, the seconds to wait before ordering the thread's next step."""
         self._door = Door(
             poke=lambda _name: self.wake(),
             stop=lambda finish: self.stop(finish=finish),
@@ -114,7 +114,7 @@ class Machine:
     # -- life cycle --
 
     async def run(self, door: socket.socket, *, ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until told to stop. Other processes connect to `door`; `ready` is called once they can."""
+        """Serve until `stop` is called. Other processes connect to `door`; `ready` is called once they can."""
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as left:
             await self._open(left)
@@ -139,7 +139,7 @@ class Machine:
                 await asyncio.sleep(0.05)
                 if self._workers.running:
                     patience = self._loop.time() + _PATIENCE
-                if self._loop.time() > patience:  # what remains is waiting for a server that does not answer
+                if self._loop.time() > patience:  # the remaining work waits for a server that does not answer
                     self._reach.stop_waiting()
                     break
             self.log("stopped")
@@ -180,7 +180,7 @@ class Machine:
             self._agent_of(store),
             running_here=self._steps.running,
         )
-        # Last, because an order of this machine's earlier life can be over at once, and then its thread continues.
+        # Last, because an order from an earlier run of this machine can be over at once; its thread then continues.
         left.callback(close_orders)
         await asyncio.to_thread(self._orders.open, self._loop)
 
@@ -245,7 +245,7 @@ class Machine:
         return not self._steps.is_stopping and "disk" not in self.problems
 
     async def _look_around(self) -> None:
-        """Check the disk, and which of the missing things are still missing and needed by a slot."""
+        """Check the disk, and check which of the unmet needs are still unmet and still required by a slot."""
         self.problems.note("disk", await asyncio.to_thread(find_full_disk, self._settings.folders))
         await asyncio.sleep(_DISK)
         if not self._lacking:

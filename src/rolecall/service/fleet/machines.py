@@ -75,7 +75,7 @@ class FleetMember(NamedTuple):
     host: str
 
     def describe(self) -> JsonObject:
-        """Return the machine as plain values. For a machine that is gone, leave what it was doing empty."""
+        """Return the machine as plain values. If the machine is gone, its current work and state are empty."""
         now = self.facts if self.is_alive else Facts()
         return {
             "machine": self.name,

@@ -45,13 +45,13 @@ def serve(
     show: Callable[[str], None] = lambda _line: None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a machine of the fleet at `url` until told to stop. `policy` replaces the fleet's policy unless it is None.
-    `show` gets each log line; `ready` is called once other processes can connect to the machine."""
+    """Run a machine of the fleet at `url` until it is stopped. `policy` replaces the fleet's policy unless it is None.
+    `show` is called with each log line, and `ready` once other processes can connect to the machine."""
     home = config.home()
     database.mask_address(url)  # raises an error for a wrong address, before anything is created
     lock = control.Lock(home, store=url)
     try:
-        # Steps get the same store address, and its password is masked everywhere.
+        # Steps use the same store address, whose password is masked everywhere.
         config.set_variables({"ROLECALL_STORE": url})
         log = Log(home, show)
         log(f"joining the fleet at {database.mask_address(url)} as process {os.getpid()}")

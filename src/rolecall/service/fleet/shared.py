@@ -20,7 +20,7 @@ from rolecall.store.backend import Change, Ref
 from rolecall.store.postgres import PostgresBackend, PostgresServer
 
 HUNG = 20.0
-"""Seconds after which no answer is expected any more, because the connection is dead or everything hangs."""
+"""Seconds after which no answer is expected any more, because the connection is dead or the server hangs."""
 
 T = TypeVar("T")
 

@@ -230,7 +230,7 @@ def start(rolecall: Rolecall, order: ThreadOrder, request: Request | None = None
 
 
 async def _start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> FiringResult:
-    """Start a thread in a child process. Raise `StorageError` if the store refused, so that it can be tried again."""
+    """Start a thread in a child process. Raise `StorageError` if the store refused, so that the caller can retry."""
     ended = await process.run(
         [sys.executable, "-P", "-m", "rolecall.service.triggers.firing"],
         cwd=Path(order.cwd),

@@ -53,7 +53,7 @@ class Signal:
     data: JsonObject
     """The values that a prompt can use."""
     key: str = ""
-    """A key of which only the first signal counts. If the key is empty, every signal counts."""
+    """Of the signals with the same key, only the first counts. If the key is empty, every signal counts."""
     signed: str = ""
     """A second key: the digest of a signed body, because the headers of a replayed request can differ."""
     slot: int = 0

@@ -62,8 +62,8 @@ class Triggers:
         on_start: Callable[[], object] = lambda: None,
         problems: Problems | None = None,
     ) -> None:
-        """`env` is the environment of child processes, including the store that they use. `say` gets log messages.
-        `on_start` is called when a thread starts to wait for admission."""
+        """`env` is the environment of child processes, including the store that they use. `say` is called with
+        log messages, and `on_start` when a thread starts to wait for admission."""
         self._store = store
         self._env = env
         self._say = say
@@ -182,7 +182,7 @@ class Triggers:
     async def _look(self, trigger: Trigger, slot: int) -> None:
         looking = f"{_ABOUT}{trigger.id}, looking"
         try:
-            # Files get the time of the kernel clock's last tick, which can be some milliseconds in the past.
+            # A written file has the time of the kernel clock's last tick, which can be some milliseconds in the past.
             tick = time.clock_gettime_ns(getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME))
             seen_at = self._store.now() - (time.time_ns() - tick + 999_999) // 1_000_000
             async with self._gate:

@@ -36,7 +36,7 @@ class ScheduleTurn(NamedTuple):
 
 
 def turn(schedule: Schedule, last: int, now: int) -> ScheduleTurn:
-    """Compute whether a schedule is due after `last`, the last planned time handled or when the trigger was new."""
+    """Compute whether a schedule is due. `last` is the last planned time handled, or the time the trigger was new."""
     if isinstance(schedule, Every):
         interval = round(schedule.seconds * 1000)
         passed = (now - last) // interval
