@@ -57,9 +57,9 @@ def open_roles(workflow: StoredWorkflow, settings: Settings) -> list[str]:
 def choose(
     workflow: StoredWorkflow, roles: Sequence[str], ready: Sequence[Cast], *, default: str = ""
 ) -> dict[str, AgentChoice]:
-    """Choose an agent for each role that one can play: the first that is ready or, for a role that judges the work of
-    others, a second one, because two models seldom make the same mistake. A role that judges such a judge gets the
-    first agent again. `default` is the adapter of the roles that get no agent here."""
+    """Choose an agent for each role that one of them can play: the first that is ready or, for a role that judges the
+    work of others, a second one, because two models seldom make the same mistake. A role that judges such a judge is
+    given the first agent again. `default` is the adapter of the other roles."""
     first = {edge.role for edge in workflow.graph.get(START, ())}
     chosen: dict[str, AgentChoice] = {}
     is_second = False

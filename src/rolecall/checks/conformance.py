@@ -1,9 +1,9 @@
 """Run conformance fixtures: calls through our tools, and events through our hooks, either as functions or as a host
 runs them.
 
-Three events of the contract are mapped to events of ours: an agent that is resumed is started again, and files that an
-agent reports as touched are first touched by it. Paths are relative to the project's folder, and every case has the
-same session.
+Three events of the contract are mapped to events of ours: a resumed agent is reported as started, and the files that
+an agent touched are reported as written before the agent's end. Paths are relative to the project's folder, and every
+case has the same session.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run(
         if test_id not in known_ids:
             hint = did_you_mean(test_id, [case.test_id for case in cases], what="Cases")
             raise NotFound(f"unknown case {test_id!r}", hint=hint)
-    if only:  # a mistake without a test_id is kept, because it might belong to any of them
+    if only:  # a mistake without a test_id is kept, because it might belong to any of these cases
         cases = [case for case in cases if case.test_id in only]
         mistakes = [mistake for mistake in mistakes if mistake.test_id in (*only, "")]
     has_events = any(case.kind == "lifecycle" for case in cases)

@@ -93,7 +93,7 @@ async def check(
     patience: float = PATIENCE,
     severity: Literal["error", "warning"] = "error",
 ) -> list[FileReport]:
-    """Report on each file, in the given order. Each Python file gets a child process of its own; the other files share
+    """Report on each file, in the given order. Each Python file has a child process of its own; the other files share
     one. Agents and other workflows are looked up from `folder`. Copies of Python files are stored in `keep`, so that
     later edits do not change what was checked (see `versions.py`). `severity` applies to roles that nobody can play."""
     alone = [[path] for path in paths if path.endswith(".py")]

@@ -2,7 +2,7 @@
 
 After a temporary failure (429, 5xx, an exhausted rate limit, a broken connection), a request is sent again. A request
 that creates something first checks whether an earlier attempt has created it. Redirects are not followed, because the
-other address would receive the token.
+new address would receive the token.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from rolecall.workflow.model import STATUS_KEYS
 from rolecall.workflow.reply import Shape, render
 
 _MOST = 60_000
-"""The most characters of a comment's text. GitHub accepts comments of at most 65,536 characters."""
+"""The maximum number of characters in a comment's text. GitHub accepts comments of at most 65,536 characters."""
 _MOST_TEXT = 8_000
 _MOST_STEPS = 20_000
 _MOST_FILES = 50

@@ -72,7 +72,7 @@ class StartThread(NamedTuple):
 
 
 class Continue(NamedTuple):
-    """The decision to continue the saved thread, after the command if there is one."""
+    """The decision to continue the saved thread, after carrying out the command if there is one."""
 
     command: CommentCommand | None = None
 
@@ -240,7 +240,7 @@ class SavedThread(msgspec.Struct, frozen=True, kw_only=True):
     """The commit with which the thread began."""
     target: str = ""
     head: str = ""
-    """The commit that is checked out, and the branch (`branch`), if any."""
+    """The commit that is checked out; `branch` is the name of its branch, if any."""
     branch: str = ""
     branches: Mapping[str, str] = {}
     """The commits of the threads' branches, keyed by the branch's name."""
@@ -258,7 +258,7 @@ def decide(
         if known.is_told and (known.has_ended or known.needs_person):
             return Ignore(f"this was done before, in thread {known.thread}")
         if known.run == run:
-            return Continue()  # an earlier attempt of this run was lost
+            return Continue()  # an earlier attempt at this run was lost
         return Ignore(
             f"another job acts on this, in thread {known.thread}; if that job was lost, run it again"
         )

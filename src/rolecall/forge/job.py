@@ -119,7 +119,7 @@ def _refuse(happened: event.ForgeEvent, forge: Forge, options: Options) -> str:
     if person is None or (options.is_open and happened.comment is None):
         return ""
     if options.allowed:
-        names = {name.removeprefix("@").casefold() for name in options.allowed}  # forges ignore the case
+        names = {name.removeprefix("@").casefold() for name in options.allowed}  # forges ignore case
         may, needed = person.name.casefold() in names, "is not in the list of those who may"
     else:
         may, needed = forge.may_write(person), "may not write to this repository"
@@ -238,7 +238,7 @@ class _Run:
         is_done, waits = thread.has_ended, thread.needs_person
         return self.place.save(rolecall, replace(record, has_ended=is_done, needs_person=waits), self.key)
 
-    # -- telling --
+    # -- reporting --
 
     def _finish(self, rolecall: Rolecall, thread: Thread, record: SavedThread) -> Done:
         record = self._save(rolecall, thread, record)

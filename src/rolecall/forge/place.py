@@ -1,7 +1,7 @@
 """Where a thread works in a job, and how its data is passed from one job to the next.
 
 A job starts on an empty machine, which is deleted at the end. So the data for the next job is stored in a commit under
-the ref `refs/rolecall-ci/KEY` of the repository, where branches and their pipelines do not see it. The commit contains
+the ref `refs/rolecall-ci/KEY` of the repository, which is not a branch and starts no pipeline. The commit contains
 a bundle with the store and its recorded files, and a record. Its parents are the commits with which the thread works,
 so these are fetched together with it. Each save replaces the commit, and a push names the commit that it replaces: if
 two jobs save, the second push fails.
@@ -66,7 +66,7 @@ class Remote:
         if self.address.startswith(("https://", "http://")):
             user = "x-access-token" if job.forge == "github" else "oauth2"
             login = b64encode(f"{user}:{job.token}".encode()).decode()
-            # The header is set for this address only, so that it replaces what the checkout has for the forge and is
+            # The header is set for this address only, so that it replaces the checkout's header for the forge and is
             # sent nowhere else. It is set only in git's environment, because every process can read a command line.
             header = f"http.{self.address}.extraHeader"
             self._env = {
@@ -100,7 +100,7 @@ class Remote:
 
     def push(self, repository: str, commit: str, ref: str, *, replaces: str | None) -> None:
         """Move a ref to a commit of a repository in which agents work. Raise Conflict if the ref is not at the commit
-        that this one `replaces`; None means that the ref must not exist."""
+        `replaces`; if that is None, the ref must not exist."""
         lease = f"--force-with-lease={ref}:{replaces or ''}"
         # Only the checkout gets the token, because agents might have put another address into their repository.
         objects = git.run(repository, "rev-parse", "--git-path", "objects").text

@@ -57,7 +57,7 @@ class AgentWatch:
             if thread is None:
                 continue
             steps += [(ident, step) for step in thread.steps if not step.role.startswith("$")]
-            if not thread.has_ended:  # it keeps the sessions in which its roles should start
+            if not thread.has_ended:  # its roles might still have to start in these sessions
                 lent += [(session.get("step", ""), ident) for session in thread.state.sessions.values()]
         for ident, step in sorted(steps, key=lambda one: one[1].payload["completed_at"]):
             self.past.add(ident, step)
@@ -103,7 +103,7 @@ class AgentWatch:
 
     def finish_step(self, task: float, ident: str, step: Step, *, is_apart: bool = False) -> list[Overlap]:
         """Record a step, and return the files that another task has touched in the meantime. `is_apart` says that the
-        task has a folder of its own, so that no other task touches its files."""
+        task has a folder of its own, where no other task touches its files."""
         instance = self.past.add(ident, step)
         files, at = list_touched_files(step), moment(step.payload["completed_at"])
         self._active.setdefault(ident, {}).setdefault(instance.id, step.role)

@@ -62,7 +62,7 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFi
         for task in wanted
         if owners[task["id"]] in catalog.agents or STAND_INS.get(owners[task["id"]]) in catalog.agents
     ]
-    # The tasks that one of our agents did, so that the agent can be asked to do them again.
+    # A check can ask for a task to be done again only if an agent of the category `do` did it.
     do = {name for name, agent in catalog.agents.items() if agent.category == "do"}
     checks: dict[float, list[float]] = {}
     for task in known:

@@ -188,7 +188,7 @@ class TaskBoard:
             return LeftTask(ELSEWHERE, "is in progress, and not by us") if is_taken else self._want(task)
 
         thread = self._thread(run)
-        if thread is None and run.is_planned:  # the run that planned it died before the thread was created
+        if thread is None and run.is_planned:  # the run that planned the thread died before creating it
             return self._want(task)
         status = thread.status if thread else "gone"
         if thread is None or status in ("failed", "killed", "gone"):
@@ -268,7 +268,7 @@ class TaskBoard:
         return [problem for work in works if (problem := self.mark(work, status))]
 
     def settle(self, task: Task) -> list[str]:
-        """Record that a task's thread is done, first in the task list, because a later run repeats unsettled tasks."""
+        """Mark a task as completed, and only then its run as settled, because a later run settles unsettled tasks."""
         problems = [*self.mark_works(task, "completed"), self.mark(task, "completed")]
         run = self.run_of(task)
         if run is not None:

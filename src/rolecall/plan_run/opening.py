@@ -61,7 +61,7 @@ class Opening:
         owner, others = job.players.owner, self.watch.touches()
         own = self._session(book, owner, others, job.named or job.work_files, job.task)
         sessions = {owner: own}
-        for role in taskflow.diagnosticians(job.players):  # others never resume an earlier session
+        for role in taskflow.diagnosticians(job.players):  # other roles never resume an earlier session
             session = self._session(book, role, others)
             if session.instance is not None:
                 sessions[role] = session

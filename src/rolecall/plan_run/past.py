@@ -66,8 +66,8 @@ class Past:
         return self._of_session.get((by, session)) if session else None
 
     def prior(self, agent: str, *, by: str, named: str = "", files: Collection[str] = ()) -> Instance | None:
-        """Find the instance of `agent` to resume: the one that is `named`, or otherwise the latest, preferably among
-        those that know the files. An instance that another thread uses is not available."""
+        """Find the instance of `agent` to resume: the one with the id `named`, or otherwise the latest, preferably
+        one that knows the files. An instance that another thread uses is not available."""
         free = [
             one
             for one in self._instances.values()

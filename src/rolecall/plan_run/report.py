@@ -53,7 +53,7 @@ def rows(
     without: Collection[float],
     remarks: Mapping[float, Sequence[str]],
 ) -> list[Row]:
-    """Return one row for each task, except those in `without`, which were done before."""
+    """Return one row for each task, except those in `without`, which were done before the run."""
     stands = board.find_state()
     words = {number: left.word for number, left in stands.left.items()}
     blocked = reasons(stands.wants, done=stands.done, running={}, limit=limit, others=words)

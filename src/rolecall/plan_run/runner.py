@@ -39,7 +39,7 @@ class PlanRunner:
     project: Project
     rolecall: Rolecall
     crews: Callable[[str | None], Crew]
-    """Returns the crew in which the given agent plays every role, or, for None, the configured agents do."""
+    """Returns the crew in which the given agent plays every role; for None, the crew of the configured agents."""
     catalog: Catalog
     board: TaskBoard
     cancel: Cancel

@@ -125,7 +125,7 @@ def explain_hopeless(wants: Sequence[Want], *, known: Collection[float]) -> dict
 
 
 def _find_circles(left: Mapping[float, Want]) -> dict[float, list[float]]:
-    """Return the cycle of each task that is in one, found by following every task's first open dependency."""
+    """Return, for each task in a circle, that circle, found by following every task's first open dependency."""
     found: dict[float, list[float]] = {}
     seen: set[float] = set()
     for first in left:

@@ -25,7 +25,7 @@ from rolecall.traces.spans import Span, Value
 
 _MOST_SPANS = 500
 _MOST_BYTES = 1_000_000
-"""Limits for a request, which ends with the span that reaches one of them."""
+"""The limits of a request in spans and bytes; the request ends with the span that reaches one of them."""
 _SECONDS = 10.0
 _PATH = "/v1/traces"
 _LINE = 300
@@ -37,7 +37,7 @@ class CollectorError(RolecallError):
     def __init__(self, message: str, *, is_final: bool) -> None:
         super().__init__(message, hint="Look at the collector and its address.")
         self.is_final = is_final
-        """Whether the collector would refuse the same spans again in any case."""
+        """Whether the collector would refuse the same spans every time."""
 
 
 class Sent(NamedTuple):
@@ -170,7 +170,7 @@ def _post(body: JsonObject, url: str, headers: Mapping[str, str]) -> Mapping[str
         is_final = error.code in (400, 413, 422)
         message = f"the collector at {where} answered {error.code}{f': {why}' if why else ''}"
         raise CollectorError(message, is_final=is_final) from error
-    except (OSError, HTTPException, UnicodeError) as error:  # UnicodeError comes from the name of a host
+    except (OSError, HTTPException, UnicodeError) as error:  # an invalid host name raises UnicodeError
         reason = getattr(error, "reason", None) or error
         raise CollectorError(
             f"the collector at {where} cannot be reached: {reason}", is_final=False

@@ -3,7 +3,7 @@
 A thread is a span. Below it is a span for each attempt at a step, failed or not, and below each attempt are the agent's
 turns and tool calls. A thread that plays a role of another thread is below the attempt that started it. The steps of a
 group's members are below the step that joins them. A fork is a trace of its own, which links to the step that it
-continues; a step that was taken over links to the step that was asked. Tokens and costs appear only once, where an
+continues; a step that was taken over links to the original step. Tokens and costs appear only once, where an
 agent was asked.
 """
 
@@ -308,8 +308,8 @@ class Projection:
         return found
 
     def _link_to_step(self, thread: str | None, node: str | None) -> Link | None:
-        """Return a link to a step or the start of a thread. If the thread was forked after that step, the link leads to
-        the thread from which it was forked."""
+        """Return a link to a step, or to the start of a thread. If the thread was forked after that step, the link
+        leads to the thread from which it was forked."""
         owner = read_thread(self._store, thread) if thread else None
         if owner is None or node is None or not self._store.has(node):
             return None
