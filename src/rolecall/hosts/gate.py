@@ -87,12 +87,12 @@ def pre_tool_use(project: str, event: PreToolUse, hooks: HookContext, _now: str)
 
 
 def concerns(call: HostToolCall) -> bool:
-    """Return whether a call needs to be judged. Most calls only read, and do not."""
+    """Return whether a call needs to be judged. Most calls only read and need not be judged."""
     return bool(call.writes or call.classes or call.starts or call.command or _our_tool(call.tool))
 
 
 Places = tuple[str, ...]
-"""A written path with all links resolved, and with only its folder's: a write can replace a link itself."""
+"""A written path in two forms: with all links resolved, and with only its folder's, as a write can replace a link."""
 
 
 class _Project(NamedTuple):
@@ -135,7 +135,7 @@ def _refuse_by_capability(
     name = f"the agent {who.agent or who.id}" if is_agent else "this role"
     if call.starts and is_agent:
         return f"Only Lead starts agents, and {name} is not Lead. Say in your report what else is to be done."
-    # The call's actions on Rolecall, by a tool of our server or a shell command: name, classes, reserved for Lead.
+    # The call's actions on Rolecall, by a tool of our server or a shell command: name, classes, for Lead only.
     own = _our_tool(call.tool)
     actions = [(own, CHANGES[own], own in FOR_LEAD)] if own else []
     for words_of in call.calls:

@@ -1,8 +1,8 @@
 """Threads that a host's model handed over without waiting for their end.
 
-Each thread has a note in a folder in `.nexus/state`. The note is removed when the model is told of the thread's end, so
-that the model is told only once. Hooks look for notes with every message, and open the store (`thread_news.py`) only if
-there are notes.
+Each thread has a note in a folder in `.nexus/state`. The note is removed when the thread's end is reported to the
+model, so that it is reported only once. Hooks look for notes with every message, and open the store (`thread_news.py`)
+only if there are notes.
 """
 
 from __future__ import annotations

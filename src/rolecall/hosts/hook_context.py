@@ -72,8 +72,8 @@ class HookContext(NamedTuple):
     limit: tuple[int, str] | None = None
     """The number of bytes that the host shows the model, and how they are encoded; None for no limit."""
     skill_files: tuple[str, ...] = ()
-    """The paths of a skill's file, with `{}` for the skill's id. Those of the host are relative to the project's
-    folder; the last one is in the catalogue."""
+    """The paths of a skill's file, with `{}` for the skill's id: in the project's folder, in the user's folder, and
+    in the catalogue."""
     problem: str = ""
     """Why our own catalogue and rules apply in place of the configured ones; empty if they do not."""
     secrets: config.SecretPlaces | None = None

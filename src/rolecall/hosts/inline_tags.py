@@ -2,7 +2,7 @@
 
 The results are reported to the model, with the vocabulary's guidance. A decision applies to the issue that it names, or
 otherwise to the first pending issue; a lesson is added to the note on its subject, if there is one. If a tag cannot be
-carried out (no text, no letters for a name, a secret), the model is told which tool to call with the user's own words.
+carried out (no text, no letters for a name, a secret), the report names the tool to call with the user's own words.
 Nothing is deleted here, and handling a message twice has the same effect as handling it once.
 """
 
@@ -48,7 +48,7 @@ _TOOLS = {"memory_store": "memory_add", "memory_gc": "memory_gc", "rule_store": 
 def carry_out(
     project: str, actions: Iterable[InlineAction], hooks: HookContext, aimed: Iterable[float] = ()
 ) -> list[str]:
-    """Carry out the actions, and report on each. Decisions that name no issue take those in `aimed`, in order."""
+    """Carry out the actions, and report on each. Decisions that name no issue apply to those in `aimed`, in order."""
     handlers: dict[str, Callable[[str, InlineAction, HookContext], str]] = {
         "nx_plan_decide": partial(_decide, iter(aimed)),
         "memory_store": _remember,

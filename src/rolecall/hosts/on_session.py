@@ -80,7 +80,7 @@ def _task_words(state: ProjectState) -> list[str]:
 
 
 def session_end(project: str, event: SessionEnd, hooks: HookContext, now: str) -> HostAnswer:
-    """Report unfinished work. At the very end, remove the session's own files. The plan, tasks and knowledge stay."""
+    """Report unfinished work. If the session is over, remove its own files. The plan, tasks and knowledge stay."""
     if not os.path.isdir(project_paths.state(project)):
         return HostAnswer()
     state = ProjectState(project)

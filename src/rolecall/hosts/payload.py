@@ -1,5 +1,5 @@
 """Readers for a host's payload: fields that can be missing or have another type, paths, and the names of our own
-tools. `tool_shape`, for tools in no host's table, is imported only when a host's module uses it."""
+tools. `tool_shape`, for tools that are in no host's table, is imported only when a host's module uses it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def fit(lines: Iterable[str], budget: int) -> str:
 
 
 class ProjectState:
-    """The plan and tasks that are on disk now."""
+    """The plan and tasks as they are on disk now."""
 
     def __init__(self, project: str) -> None:
         self.plan, self.plan_problem = _try(overview.plan_status, tools.plan_status, project=project)

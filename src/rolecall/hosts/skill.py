@@ -54,7 +54,7 @@ def body_of(project: str, skill: str, hooks: HookContext, *, beside: str = "") -
     docs = hooks.docs.get(skill, "")
     room = most - size(beside + docs) - size(continuation("x" * 80))
 
-    # Cut before the last section that begins within the room, or in a text without sections, before a paragraph.
+    # Cut before the last section that begins within the limit or, in a text without sections, before a paragraph.
     section, title, paragraph, at, used, is_code = 0, "where this ends", 0, 0, 0, False
     for line in body.splitlines(keepends=True):
         is_code ^= line.lstrip().startswith("```")

@@ -57,7 +57,7 @@ class Match(NamedTuple):
 
 
 class NoteOverlap(UsageError):
-    """An error for a lesson on whose subject a note exists: the caller chooses where the lesson goes."""
+    """An error for a lesson on a subject that has a note already: the caller chooses where the lesson goes."""
 
     def __init__(self, file: str, matches: Sequence[Match], overlap: int) -> None:
         best = matches[0]

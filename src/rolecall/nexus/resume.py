@@ -60,7 +60,7 @@ def decide(
     missing: str = "",
 ) -> ResumeDecision:
     """Decide whether `agent` resumes the session of `prior` for a task about `files`. `others` are all instances that
-    have ended, `can_resume` says whether the host resumes sessions at all, `missing` why there is no `prior`."""
+    have ended, `can_resume` says whether the host resumes sessions at all, `missing` explains a missing `prior`."""
     is_bounded = tier == "bounded" or policy == SAME_ARTIFACT
     known = prior if prior is not None and prior.agent == agent else None
     wanted = frozenset(files)

@@ -96,7 +96,7 @@ def _decode(decoder: msgspec.json.Decoder[T], name: str, data: bytes) -> T:
 
 
 def refuse_repeats(data: bytes, name: str) -> None:
-    """Raise an error for a file that has its list twice, perhaps after a merge: the next change would lose one."""
+    """Raise an error for a file that has its list twice, perhaps after a merge: the next change would lose one list."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if [key for key, _ in pairs].count(name) > 1:

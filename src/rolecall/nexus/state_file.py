@@ -38,7 +38,7 @@ _FIRST_NAP, _LONGEST_NAP = 0.001, 0.02
 is_taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("is_taken_back", default=None)
 """A function that returns whether the caller has given up waiting for the lock; None if it never does."""
 patience_ends: ContextVar[float | None] = ContextVar("patience_ends", default=None)
-"""The time (`time.monotonic`) at which to stop waiting for the lock; a free lock is taken even later."""
+"""The time (`time.monotonic`) at which to stop waiting for the lock; a free lock is taken even after that."""
 
 
 class FoundBytes(NamedTuple):

@@ -63,7 +63,7 @@ def to_text(tasks: Sequence[Task]) -> str:
 
 
 def _waves(tasks: Sequence[Task]) -> Iterator[tuple[str, list[Task]]]:
-    """Yield the tasks in waves that can be done one after another, each with a heading; last those that never can."""
+    """Yield the tasks in waves to be done one after another, each with a heading, and last those that never can be."""
     waits_for = {number: set(task["deps"]) for number, task in enumerate(tasks)}
     followers: dict[float, list[int]] = {}
     for number, deps in waits_for.items():

@@ -17,7 +17,7 @@ HAS_SKILL_COMMANDS = True
 SKILL_FILES = (".claude/skills/{}/SKILL.md", "~/.claude/skills/{}/SKILL.md")
 """The paths to which `install` writes skills, for the project and for the user."""
 LIMIT = TextLimit(2 * 9_900, "utf-16-le")
-"""The limit on a hook's text. Of more than 10,000 characters, the host shows the model only the first 2,000."""
+"""The limit on a hook's text. Of a text over 10,000 characters, the host shows the model only the first 2,000."""
 _NOTIFICATION = "<task-notification>"
 """The start of the message that the host itself writes when a background agent has ended."""
 _EDITS: Mapping[str, tuple[str, tuple[str, ...]]] = {

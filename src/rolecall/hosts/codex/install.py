@@ -33,7 +33,7 @@ LAYOUT = host_file.Layout(
 )
 path, sweeps, roots = LAYOUT.path, LAYOUT.sweeps, LAYOUT.roots
 _TIMEOUT, _LAST_TIMEOUT = 10, 3
-"""The seconds that Codex waits for a hook, and for the one at a session's end, where it allows no more."""
+"""The seconds that Codex waits for a hook, and for the hook at a session's end, where Codex allows no more."""
 _WITH_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")
 """The events at which a hook can return a long text for the model."""
 _VARIABLES = (
