@@ -56,7 +56,7 @@ class AgentAnswer(NamedTuple):
     is_unread: bool = False
     """Whether the agent was unable to correct the answer, so that only the extract model can find the output."""
     taken: StepResult | None = None
-    """The result taken from a finished step, if that step is reused instead of asking the agent."""
+    """The result of a finished step, if that step is reused and the agent is not asked."""
 
 
 class StepResult(NamedTuple):
@@ -133,7 +133,7 @@ class Attempt:
         self._origin = origin_of(store, state, way.role)
         self._recall = setup.recall if setup else no_knowledge
         self.reuse = reuse_of(loaded.workflow, way.role, state.reuse)
-        """Whether to reuse a finished step, or None if neither the workflow nor the thread says so."""
+        """Whether to reuse a finished step, or None if neither the workflow nor the thread decides this."""
 
         self.note = self._ref.note if self._ref else AttemptNote()
         self.previous = self._ref.attempt if self._ref else None
@@ -182,7 +182,7 @@ class Attempt:
 
     def _is_left_here(self) -> bool:
         """Return whether the note belongs to this step. After a person has moved the thread, the note can belong to
-        another."""
+        another step."""
         return self.note.head == self.loaded.chain.head and self.note.role == self.role
 
     # -- before the answer --
@@ -195,8 +195,8 @@ class Attempt:
         return AgentAnswer(self.note.raw, self.note.session, self.note.step, is_unread=self.note.unread)
 
     async def read_begun_reuse(self) -> Mapping[str, str]:
-        """Return the ids of the finished step, and its thread, that a process was taking over when it died. Return an
-        empty mapping if no process was."""
+        """Return the ids of the finished step that a process was taking over when it died, and of that step's thread.
+        Return an empty mapping if no step was being taken over."""
         if not self._is_left_here() or not self.note.reused:
             return {}
         await self._remember_question()

@@ -180,8 +180,8 @@ def binder(
     override: str | None = None, agents: Mapping[str, JsonObject] | None = None
 ) -> Callable[[Playbook], dict[str, Any]]:
     """Return a function that binds agents to the roles of a new thread, by name and with their current definitions in
-    the configuration. A role without a bound agent gets an agent from the configuration at its turn. The agents that a
-    group lists get the keys `ROLE#1`, `ROLE#2` and so on. `agents` are those that `assign` gave to single roles."""
+    the configuration. A role without a bound agent takes an agent from the configuration at its turn. The agents that a
+    group lists have the keys `ROLE#1`, `ROLE#2` and so on. `agents` are those that `assign` gave to single roles."""
 
     def bind(book: Playbook) -> dict[str, Any]:
         settings, mask, bound = config.load(), config.mask(), dict[str, Any]()

@@ -175,7 +175,7 @@ class Engine(Setup):
         ):
             return self._commit(held, attempt, attempt.unreadable(error))
         is_interrupted = isinstance(error, AgentError) and error.ending == "interrupted"
-        if is_interrupted and cancel is not None and cancel.is_set():  # not only the agent says so
+        if is_interrupted and cancel is not None and cancel.is_set():  # not merely reported by the agent
             held.ref()
             return Outcome(held.thread, held.head, Status.IDLE, attempt.role, "interrupted")
         if isinstance(error, AgentError):

@@ -173,7 +173,7 @@ def _find_known(store: Store, step: Step) -> tuple[set[str], int]:
     costs nothing; an agent costs what it reported; a group or another workflow costs the sum of its steps."""
     if step.role in (PERSON, FORK) or is_unpaid(step.agent):
         return set(AMOUNTS), 1
-    if step.reused is not None:  # the time it would have taken is unknown
+    if step.reused is not None:  # how long the agent would have taken is unknown
         return set(count_usage(step.reused.saved, ms=0)) - {"minutes"}, 1
     players = step.payload.get("children", ())
     if "group" in step.payload:

@@ -56,7 +56,7 @@ def fate_of(state: ThreadState) -> Fate:
 
 
 def events_of(state: ThreadState, kind: str, body: JsonObject) -> Iterator[tuple[str, JsonObject]]:
-    """Yield a member's recorded event in the words that `members.py` uses for those who follow the group. Leave out
+    """Yield a member's recorded event in the form in which `members.py` reports it to watchers of the group. Leave out
     events about the service's queue."""
     is_by_service = body.get("by") == "service"
     if kind == "queued" or (kind == "started" and not is_by_service):

@@ -354,7 +354,7 @@ async def prepare_check(
                 max_output=MOST_OUTPUT,
                 sandbox=sandbox,
             )
-        except AgentError as error:  # the command cannot be started, which is not the work's fault
+        except AgentError as error:  # the command cannot be started, which says nothing about the work
             raise UsageError(f"the check cannot run: {error.message}", hint=error.hint) from error
         if done.ending == "interrupted":
             raise done.error()

@@ -105,7 +105,7 @@ def render(
     colours = {role: f"r{index % _COLOURS}" for index, role in enumerate(roles)}
     result = ""
     last = next((step for step in reversed(steps) if step["role"] not in (PERSON, FORK)), None)
-    if last is not None and steps[1:]:  # otherwise the page shows the answer anyway
+    if last is not None and steps[1:]:  # the answer of a single step is shown anyway
         name = f'<a href="#step-{last["number"]}">{safe(_step_name(last))}</a>'
         result = f"<h3>{name}</h3>{_answer(last, limit)}"
     picture = ""

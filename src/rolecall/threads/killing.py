@@ -21,7 +21,7 @@ from rolecall.threads import lifecycle
 from rolecall.threads.state import ThreadRef, check_run, group_name, read_members, read_note, read_thread
 
 _STOP_SECONDS = 5.0
-"""The time that a process gets to stop when asked; the process gives its agent 2 seconds of that time."""
+"""The number of seconds that a process is given to stop; the process gives its agent 2 of these seconds."""
 
 
 class Killed(NamedTuple):
@@ -34,7 +34,7 @@ class Killed(NamedTuple):
 
 def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
     ref, lease = lifecycle.kill(store, ref, reason, mask=mask)
-    # A process that also runs other threads, possibly this one, gets no signal; it notices when it checks its leases.
+    # A process that runs other threads too, or is this one, gets no signal; it sees the kill when it checks its leases.
     is_shared = lease.get("shared") or lease.get("pid") == os.getpid()
     process = ask_to_stop(lease) if lease and not is_shared else None
     lifecycle.tell_service(ref)  # only now: the service might end the process before we can report it

@@ -310,8 +310,8 @@ def _add_thread(
 
 
 def enter_queue(draft: Draft, ident: str, state: ThreadState, entry: JsonObject) -> None:
-    """Add a thread to the service's queue. The service does not admit the thread while the living process `maker` is
-    making its folders, and does not discard the thread once it has `begun`."""
+    """Add a thread to the service's queue. While the process `maker` in `entry` lives, it is making the thread's
+    folders, and the service does not admit the thread. If `begun` is true, the service never discards the thread."""
     draft.move(thread.queue_name_of(ident, state), None, state=thread.queue_entry(state, entry))
 
 
@@ -334,7 +334,7 @@ def _make_folders(store: Store, ref: ThreadRef) -> ThreadRef:
         with suppress(Conflict):  # the thread has been killed or discarded
             draft.commit(durable=True)
         raise
-    with suppress(Conflict):  # as above
+    with suppress(Conflict):  # the thread has been killed or discarded
         for place in thread.in_service(store, ref):
             store.move(place.name, place, state={})
     return thread.find(store, ref.id)

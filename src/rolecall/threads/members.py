@@ -265,7 +265,7 @@ class Members:
                 return outcome
             self._ref = self._store.ref(self._ref.name) or self._ref
 
-    # -- how they stand --
+    # -- the state of the members --
 
     def _id(self, number: int) -> ThreadId:
         return self._roster.member(self._held.thread, number)
@@ -309,7 +309,7 @@ class Members:
             amounts = {key: used.get(key, 0) for key in self._limits}
             is_reused = last is not None and last.reused and not last.payload.get("attempt")
             has_agent = not is_reused and (last is None or not is_unpaid(last.agent))
-            if "cost" in amounts and "cost" not in used and has_agent:  # not reported, so it may be all
+            if "cost" in amounts and "cost" not in used and has_agent:  # the cost may be the whole share
                 amounts["cost"] = reserved["cost"]
         is_new = ref.ref.updated > self._ref.state.get("retry", 0)
         self._progress.note(number, fate, amounts=amounts, reason=ref.state.reason, is_new=is_new)
@@ -476,7 +476,7 @@ class Members:
         if granted is not None:
             kept["standing"] = self._progress.dump()
             slot = self._store.ref(thread.slot_name(parent.state.name, parent.id))
-            if slot is not None and "order" in slot.state:  # a fleet derives the id of its next order from it
+            if slot is not None and "order" in slot.state:  # a fleet derives its next order's id from this
                 kept["order"] = slot.state["order"]
         draft.move(ref.name, ref, ref.target, kept)
         if "seen" not in ref.state or not open_:

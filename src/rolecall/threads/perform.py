@@ -28,7 +28,7 @@ else:
     waiting = Module("rolecall.threads.waiting")
 
 _GRACE = 2.0
-"""The number of seconds that an agent written as a function gets to end by itself, for example to report its usage."""
+"""An agent written as a function can end by itself within this number of seconds, for example to report its usage."""
 Play = Callable[[Attempt, protocol.Cancel, str, str, str | None], Any]
 """Takes the attempt, `cancel`, the workflow, the prompt and the session; returns the outcome of the child thread that
 plays the role."""

@@ -76,7 +76,7 @@ class ProvenStep(NamedTuple):
     started_at: int
     completed_at: int
     prompt: str | None
-    """The text that the agent got, or None if that text is withheld or there was none."""
+    """The text that the agent received, or None if that text is withheld or there was none."""
     prompt_seal: str
     """The seal of the prompt, or empty if there was no prompt."""
     restrictions: tuple[str, ...]

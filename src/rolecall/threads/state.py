@@ -383,7 +383,7 @@ def read_threads(store: Store, *, where: Mapping[str, Sequence[str]] | None = No
 
 def move(draft: Draft, seen: ThreadRef, state: ThreadState, *, head: str | None = None) -> None:
     """Add a thread's new state and, if given, its new head to a draft. The commit raises `Conflict` if the thread has
-    moved since it was `seen`. If a member ends or is suspended, its group learns of it in the same commit, and people
+    moved since `seen` was read. If a member ends or is suspended, its group learns of it in the same commit, and people
     are notified after the commit."""
     draft.move(seen.ref.name, seen.ref, head or seen.head, state.dump())
     if not draft.store.is_temporary and _is_news(draft.store, seen, state, head or seen.head):

@@ -745,8 +745,8 @@ def count_usage(usage: JsonObject | None, *, ms: int, steps: int = 1) -> dict[st
 def add_totals(
     totals: JsonObject, role: str, used: Mapping[str, float], saved: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """Return the totals of the thread and the role after one more call. `members` is the number of steps that members
-    of groups took, in addition to the steps that joined their results. `saved` is the usage that reused steps had."""
+    """Return the totals of thread and role after one more call. `members` is the number of steps that members of groups
+    took, in addition to the steps that joined their results. `saved` is the original usage of reused steps."""
     roles = dict(totals.get("roles", {}))
     roles[role] = _sum(roles.get(role, {}), used)
     members = totals.get("members", 0) + used.get("members", 0)

@@ -307,7 +307,7 @@ class StepPlace:
         """Compare where the thread and the edited workflow go after the thread's last step."""
         is_code = self._edit.old.workflow.python is not None
         if self._edit.routes_alike(source) or (is_code and self._ref.state.status != Status.COMPLETED):
-            return None  # in the second case, only the workflow's code could decide
+            return None  # if the workflow is code, only that code could decide
         was: Route = Ended() if is_code else next_of(self._old)
         now = next_of(self._new)
         if isinstance(was, Next) and isinstance(now, Next) and was.role == now.role:
