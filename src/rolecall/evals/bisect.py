@@ -1,8 +1,8 @@
 """Find the version of a workflow that broke a suite.
 
-The oldest and the newest version are run first. For versions between them, the question is whether the tasks pass that
-the newest version has broken. Each question is a run, and the answers are recorded (in the ref `eval-bisect/<digest>`),
-so a search that was killed can continue.
+The oldest and the newest version are run first. For each version between them, the question is whether it passes the
+tasks that the newest version has broken. Each question is a run, and the answers are recorded (in the ref
+`eval-bisect/<digest>`), so a search that was killed can continue.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Bisected(NamedTuple):
     """The differences between these two versions."""
     diff: str = ""
     drift: tuple[str, ...] = ()
-    """The agents and programs that have changed since the recorded runs in which the tasks that fail now passed."""
+    """The agents and programs that have changed since the recorded runs that passed the tasks that now fail."""
 
     @property
     def asked(self) -> int:
@@ -143,8 +143,8 @@ class Bisection(NamedTuple):
     versions: Sequence[Version]
     load: Callable[[str], Playbook]
     plan: Callable[[Suite, Sequence[str], int], EvalPlan]
-    """Takes a suite, ids of tasks (none for all tasks) and how often they were asked before. Returns the plan of a
-    run."""
+    """Takes a suite, task ids (none for all tasks), and how often other runs asked the same questions. Returns the plan
+    of a run."""
     play: Callable[[EvalPlan], Awaitable[Report]]
     watch: Callable[[str, JsonObject], None]
     noise: float | None = None

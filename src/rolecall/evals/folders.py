@@ -105,7 +105,7 @@ def _copy(files: Snapshot, trees: Trees, cache: str) -> str:
 
 @contextmanager
 def _making(path: str) -> Iterator[str]:
-    """Provide a path at which to make a folder that becomes `path` once it is complete."""
+    """Yield a path at which to make a folder, which is renamed to `path` once it is complete."""
     cache = os.path.dirname(path)
     os.makedirs(cache, exist_ok=True)
     with scratch.folder(".making-", cache) as place:
@@ -170,7 +170,7 @@ async def set_up(folder: str, task: StoredTask, *, env: Mapping[str, str], cance
     except AgentError as error:
         raise UsageError(f"the setup of the task {task.id!r} cannot run: {error.message}") from error
     if ended.code or ended.ending != "completed":
-        # the reason already contains the other stream
+        # the reason already contains the error output
         said = "" if ended.stderr.strip() else ended.stdout.strip()[-500:]
         why = f"{ended.reason}: {said}" if said else ended.reason
         hint = f"It was: {describe_command(task.setup)}"

@@ -1,7 +1,7 @@
 """Judges, which decide whether the result of a thread passes.
 
 A command judge runs in a fresh checkout of the files that the thread left. The judge's own files replace files with the
-same names. The command does not get the agents' environment, and it runs in a sandbox if the kernel supports one. Its
+same names. The command is not given the agents' environment, and it runs in a sandbox if the kernel supports one. Its
 exit code is the verdict. If a judge cannot start, crashes or exceeds its time limit, that says nothing about the
 result, so the outcome counts as infrastructure.
 """
@@ -55,7 +55,7 @@ class Site(NamedTuple):
 
     trees: Trees
     environment: Mapping[str, str]
-    """Rolecall's environment. A judge gets only its PATH. The sandbox hides the secrets in the home that it names."""
+    """Rolecall's environment. A judge is given only PATH. The sandbox hides the secrets in HOME."""
     private: tuple[str, ...]
     """Rolecall's own files and folders, which the sandbox hides."""
     layers: Layers
@@ -118,7 +118,7 @@ async def judge_command(stored: StoredJudge, judged: Judged, site: Site, *, canc
 async def _ran(
     stored: StoredJudge, judged: Judged, site: Site, seconds: float, cancel: Cancel
 ) -> AsyncIterator[tuple[process.Exit, Path]]:
-    """Run a command judge. Provide its exit and the path of its report, as long as its folder exists."""
+    """Run a command judge. Yield how it ended and the path of its report, which is removed afterwards."""
     judge = stored.judge
     with scratch.folder("rolecall-judge-") as place:
         work, report, result = place / "work", place / "report.json", place / "result.json"

@@ -74,7 +74,7 @@ class Summary(NamedTuple):
 
 
 class Report:
-    """A run, read only from its nodes, so that other machines get the same result."""
+    """A run, read only from its nodes, so that every machine computes the same report."""
 
     def __init__(self, run: EvalRun) -> None:
         self.id = run.id

@@ -52,7 +52,7 @@ AMOUNTS = ("cost", "tokens", "minutes", "turns", "steps")
 _LEASE_MS = 600_000
 _RENEW_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
-"""Seconds between checks of whether the run has reached a limit."""
+"""The number of seconds between two checks of whether the run has reached a limit."""
 
 
 @dataclass
@@ -261,7 +261,7 @@ class Runner:
         if result.outcome != "infrastructure":  # the files in the thread's work folders are recorded
             ended = thread.find(self.store, cell.thread)
             if ended.state.folders:
-                with suppress(RolecallError):  # if that fails, the thread's own folders stay
+                with suppress(RolecallError):  # folders that cannot be removed stay
                     handover.remove(self.store, ended, force=True)
             folders.clear(self._folder(str(cell.number)))
         self.watch("cell", describe_result(cell, result))

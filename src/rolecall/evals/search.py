@@ -46,7 +46,7 @@ class Search:
     error: float = 0.0
     """The probability that the judge is wrong, or an upper bound. It must be below one half."""
     enough: float = 0.98
-    """The certainty from which the search ends."""
+    """The certainty at which the search ends."""
     results: tuple[tuple[int, bool], ...] = ()
     """The answers so far, each as a version and whether it passed."""
 

@@ -86,7 +86,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much the variant is higher than the base, and how often chance alone would produce such a difference."""
+    """How much higher the variant is than the base, and how often chance alone would produce such a difference."""
 
     value: float
     interval: Interval | None

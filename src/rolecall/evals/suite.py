@@ -53,9 +53,9 @@ from rolecall.workflow.yaml import make_includer, read_text
 MOST_REPEATS = 1_000
 MOST_CELLS = 100_000
 SECONDS = 600.0
-"""Seconds that a command judge, and a setup, can take."""
+"""The maximum number of seconds for a command judge or a setup."""
 MEGABYTES = 4_096
-"""Megabytes of memory that each process of a command judge can use."""
+"""The maximum number of megabytes of memory for each process of a command judge."""
 JUDGE_ROLE = "judge"
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 

@@ -212,7 +212,7 @@ class _PlacedEdge(NamedTuple):
 
 
 def _named_edges(workflow: StoredWorkflow) -> dict[str, _PlacedEdge]:
-    """Return the edges by source and by status or condition. In a list of edges, their position counts as well."""
+    """Return the edges by source and by status or condition. In a list, the position of an edge counts as well."""
     found: dict[str, _PlacedEdge] = {}
     for source, edges in workflow.graph.items():
         for index, edge in enumerate(edges):

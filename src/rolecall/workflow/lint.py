@@ -532,7 +532,7 @@ class _Lint:
                 self._warn((*path, "env", number), message, "Keep one of them.")
         for name, role in self._roles.items():
             sandbox = sandbox_of(self._workflow, name)
-            if sandbox is None or (role.group and role.group.roles):  # a team has none of its own
+            if sandbox is None or (role.group and role.group.roles):  # a team's roles have sandboxes
                 continue
             path = ("sandbox",) if role.sandbox is None else ("roles", name, "sandbox")
             is_function = name in functions
@@ -842,7 +842,7 @@ def _quote(names: Sequence[str]) -> str:
 
 
 def _is_around_work_folder(path: str) -> bool:
-    """Return whether a path is the work folder, is in it, or certainly contains it."""
+    """Return whether a path is the work folder, is in it, or is known to contain it."""
     if path.startswith("~"):
         return False
     parts = os.path.normpath(path).split("/")

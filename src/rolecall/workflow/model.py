@@ -58,7 +58,7 @@ class Edge(NamedTuple):
     condition: str | None = None
     """The name of the condition under which the edge is taken; None means always."""
     prompt: str = ""
-    """A Mustache template for the instruction that the next role gets with its task."""
+    """A Mustache template for the instruction that the next role is given with its task."""
     location: str | None = None
     """A Mustache template for the work folder of the next role; None means the thread's folder."""
 
@@ -411,8 +411,8 @@ SCHEMAS = tuple(accumulate(_ADDED, _extend, initial=WORKFLOW_SCHEMA))
 
 
 def type_of(payload: JsonObject) -> Schema:
-    """Return the type of a stored form. A node's id also depends on the type, so a workflow gets the oldest type that
-    has all its fields."""
+    """Return the type of a stored form. A node's id also depends on the type, so a workflow is stored with the oldest
+    type that has all its fields."""
     used = {*payload, *(key for role in payload["roles"].values() for key in role)}
     return SCHEMAS[max((number for number, key in enumerate(_ADDED, 1) if key in used), default=0)]
 

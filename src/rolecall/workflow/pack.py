@@ -259,7 +259,7 @@ def find_pinned(path: str) -> Pinned | None:
     """Return the workflow of a pack to which a file belongs, or None. All files in the folder of a workflow belong to
     it, not only its main file."""
     for folder, part in places_around(path) if os.path.exists(path) else ():
-        name = part.casefold()  # as in `has_lock`
+        name = part.casefold()  # some file systems ignore case
         name = name.rpartition(".")[0] if name.endswith(ENDINGS) else name
         if pin := read_pins(folder).get(name):
             return Pinned(folder, read_unit(os.path.join(folder, part)), pin)

@@ -52,12 +52,12 @@ class ThreadContext(NamedTuple):
     """All steps so far, oldest first."""
     workdir: str
     error: ExtractError | None = None
-    """The error that a moderator gets if the last answer could not be parsed."""
+    """The error passed to a moderator if the last answer could not be parsed."""
     item: Any = None
     """The item of a member, if its group uses `each`."""
     number: int | None = None
     """The number of a member in its group, counted from 1; None outside groups."""
-    count: int | None = None  # type: ignore[assignment]  # nobody counts in it as in a tuple
+    count: int | None = None  # type: ignore[assignment]  # hides `tuple.count`
     """The number of members in the group."""
 
 

@@ -160,7 +160,7 @@ def _tokens(template: str, flaws: list[tuple[str, int]]) -> Iterator[str | tuple
     position = tags = 0
     while (start := template.find("{{", position)) >= 0:
         tags += 1
-        if tags > MAX_TAGS:  # each tag scans its line, and a template can be a single long line
+        if tags > MAX_TAGS:  # finding a tag scans its line, which can be the whole template
             flaws.append((f"there are more than {MAX_TAGS:,} tags", start))
             return
         triple = template.startswith("{{{", start)
@@ -225,8 +225,8 @@ def _render(parts: list[_Part], scopes: list[Any], unresolved: dict[str, None]) 
 
 
 def _holds(value: Any) -> bool:
-    """Return whether a section is rendered. It is not if its value is missing, null, false, 0, an empty text or an
-    empty list."""
+    """Return whether a section is rendered. A section is left out if its value is missing, null, false, 0, an empty
+    text or an empty list."""
     return value is not _MISSING and (bool(value) or isinstance(value, Mapping))
 
 

@@ -563,7 +563,7 @@ def judge(
     place of its definition. A value without a `graph` has a moderator that decides the route, so only the rest is
     checked. `functions` are the roles played by Python functions, and `prompts` are the roles with a Python prompt."""
     is_moderated = "graph" not in value
-    # A graph that leads through every role once takes the place of the moderator, which can lead anywhere.
+    # The moderator can lead anywhere; in its place, use a graph that leads through every role once.
     steps = [START, *value["roles"], END]
     graph = dict(pairwise(steps)) if is_moderated else value["graph"]
     root, roles = YamlNode({**value, "graph": graph}, place), YamlNode(value["roles"], place)
