@@ -53,7 +53,7 @@ class AgentStart:
     own: tuple[str, ...] = ()
     """The names of the environment variables that the adapter sets for the agent."""
     servers: tuple[McpServer, ...] = ()
-    """The tool servers that each session gets, in addition to those of `launch`."""
+    """The tool servers of each session, in addition to those of `launch`."""
     model: str | None = None
     """The model to choose in each session."""
 
@@ -118,7 +118,7 @@ class AcpLink:
         self._stack = AsyncExitStack()
         self._reader: AcpReader | None = None
         self.session: str | None = None
-        """The session to which `listen` directs; None before the first prompt."""
+        """The session whose updates go to the reader; None before the first prompt."""
         self.is_busy = True
         self.heard = 0
         """The number of updates received."""

@@ -16,7 +16,7 @@ def connect(name: str, base_url: str, key: str, client: httpx2.AsyncClient) -> t
     """Return the model, and the headers that authorize its requests."""
     is_openais_own = urlsplit(base_url).hostname == "api.openai.com"
     profile = OpenAIModelProfile(
-        # Without this, a truncated answer would pass for a complete one.
+        # Without this option, a truncated answer would pass for a complete one.
         openai_chat_streaming_requires_finish_reason=True,
         openai_supports_strict_tool_definition=is_openais_own,
         openai_chat_supports_max_completion_tokens=is_openais_own,

@@ -41,7 +41,7 @@ _SYSTEM = (
 )
 _INTERRUPTED = "interrupted: it is not known whether this was done, or how far; look before you continue"
 _LEAST_TEXT = 400
-"""The number of characters of live text in one event, limited because every event is stored."""
+"""The minimum number of characters of live text in an event, except the last of a message. Every event is stored."""
 
 
 class ModelRun:

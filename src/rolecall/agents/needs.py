@@ -4,8 +4,8 @@ A program can write to the folder with its state, login and sessions, but not to
 commands later, outside of any sandbox. Those settings stay read-only. Missing settings are created empty, because only
 an existing file can be protected.
 
-If a program lets us set the address of its model, it gets the address of Rolecall's proxy and a placeholder for the key
-(proxy.py). This module is imported only for roles with a sandbox.
+If a program lets us set the address of its model, it is given the address of Rolecall's proxy and a placeholder for the
+key (proxy.py). This module is imported only for roles with a sandbox.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class State(NamedTuple):
     """The folders where a program keeps its state, and the endpoints of its model."""
 
     folder: tuple[str, ...]
-    """The variable that names the folder with the state, its default in the user's home and, if it is not the folder
-    itself, the name of the folder in it."""
+    """The variable that names a folder, that folder's default path in the user's home and, if the state is in a
+    subfolder, the name of the subfolder."""
     held: tuple[str, ...] = ()
     """Files and folders that can run commands later, relative to the folder. Missing ones are created; the name of a
     folder ends with a slash."""
@@ -71,7 +71,7 @@ class State(NamedTuple):
     more_hosts: tuple[str, ...] = ()
     """Endpoints that are needed in addition to the named or default ones."""
     key: tuple[str, ...] = ()
-    """The variables with the address and the key of an endpoint like those in `endpoints`, and the default address."""
+    """The variables with the address and key of the endpoint to use instead of `endpoints`, and a default address."""
     endpoints: tuple[ProxiedEndpoint, ...] = ()
     """The endpoints for which the program gets a placeholder instead of the key. The program needs no direct access to
     them."""
@@ -143,7 +143,7 @@ def find_needs(agent: str, *, env: Mapping[str, str], folder: Path) -> Needs:
     write = (own, *(_at_home(env, name) for name in state.write))
     endpoints = _find_endpoint(env, *state.key) if state.key else state.endpoints
     held = [os.path.join(own, name) for name in state.held]
-    with suppress(OSError):  # then the program cannot create them, either
+    with suppress(OSError):  # the program cannot create them, either
         for place in write:
             os.makedirs(place, mode=0o700, exist_ok=True)
         for path in held:
@@ -218,7 +218,7 @@ def _find_folder(env: Mapping[str, str], folder: str | Path, variable: str, defa
 def _find_endpoint(
     env: Mapping[str, str], address: str, key: str, default: str = ""
 ) -> tuple[ProxiedEndpoint, ...]:
-    """Return the endpoint whose address and key are in environment variables, if both are set."""
+    """Return the endpoint given by the variables `address` (or else `default`) and `key`, if both values are known."""
     base_url = env.get(address) or default
     return (ProxiedEndpoint(base_url, env[key], address, key),) if base_url and env.get(key) else ()
 
@@ -304,7 +304,7 @@ def _find_codex_endpoint(env: Mapping[str, str], folder: str) -> dict[str, Proxi
 def _redirect_codex(address: str, env: Mapping[str, str], folder: str) -> tuple[list[str], dict[str, str]]:
     words: list[str] = []
     for name, endpoint in _find_codex_endpoint(env, folder).items():
-        if name == "openai":  # a custom provider, because Codex insists on WebSockets for this one
+        if name == "openai":  # use a custom provider, because Codex insists on WebSockets for its own
             name = "rolecall"
             table = {"name": "OpenAI", "env_key": endpoint.key_env, "wire_api": "responses"}
             words += ["-c", f'model_provider="{name}"']

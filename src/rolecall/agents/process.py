@@ -519,7 +519,7 @@ def _is_member(pid: int, run: str, leader: int | None) -> bool:
         environ = _read(f"/proc/{pid}/environ")  # empty if the process has ended but was not waited for
     except OSError:  # the process has ended, or belongs to another user
         return False
-    if run.encode() not in environ:  # true of almost every process on the machine
+    if run.encode() not in environ:  # which rules out almost every process
         return False
     mark = RUN_VARIABLE.encode() + b"="
     runs = [b"/%b/" % entry.removeprefix(mark) for entry in environ.split(b"\0") if entry.startswith(mark)]

@@ -95,7 +95,7 @@ class PastStep(Protocol):
     def body(self) -> str: ...
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # this saves a millisecond at every start
+@dataclass(frozen=True, eq=False, repr=False)  # `eq` and `repr` would slow down every start
 class Context:
     """Everything an adapter knows except the prompt."""
 

@@ -291,7 +291,7 @@ class Proxy:
         if is_encrypted:
             encryption = ssl.create_default_context()
             for name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"):
-                with suppress(OSError):  # a missing file adds no trust
+                with suppress(OSError):  # a missing file adds no certificates
                     encryption.load_verify_locations(self._env.get(name) or os.devnull)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 LONGEST_DAYS = 40
-"""The latest end, in days from now, that is trusted; after a later one, a person decides when to continue."""
+"""The latest end, in days from now, that is trusted; for a later one, a person decides when to continue."""
 _READ = 1_500
 """The number of characters read at the end of a text: an agent stops at its limit, so the report comes last."""
 _JUST_PAST = timedelta(minutes=30)

@@ -391,7 +391,7 @@ def find_layers(cache: str | None = None, *, again: bool = False) -> Layers:
         if not found.namespaces and shutil.which("bwrap"):
             others = _try_layers(Layers(namespaces="bubblewrap"))
             found = max(found, others, key=lambda layers: layers.namespaces)
-    except (OSError, subprocess.TimeoutExpired):  # a machine under load might be able to later
+    except (OSError, subprocess.TimeoutExpired):  # not cached: the machine might only be busy
         return Layers()
     if remembered is not None:
         with suppress(OSError):

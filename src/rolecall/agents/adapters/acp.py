@@ -4,8 +4,8 @@ An adapter keeps the agent's process and sessions between calls, until `aclose` 
 that is not open in the process is loaded if the agent can do that; otherwise the reply reports it as lost, and the
 caller starts a new one.
 
-The role's capabilities decide the agent's permission requests. That restricts an agent only if it asks, so a restricted
-role needs an agent that is known to ask (acp_presets.py) or is declared so with `is_asking`. We offer no files or
+The role's capabilities decide the agent's permission requests. This restricts only an agent that asks, so a restricted
+role needs an agent that is known to ask (acp_presets.py) or is declared to ask (`is_asking`). We offer no files or
 terminals; an agent uses its own tools.
 """
 
@@ -49,7 +49,7 @@ class Acp:
 
     can_resume: ClassVar[bool] = True
     """Whether the agent can resume a session. Always true, because this is known only once the agent runs. If the agent
-    cannot resume the session, it reports the session as lost."""
+    cannot resume the session, its reply reports the session as lost."""
     can_fork: ClassVar[bool] = False
     deniable: ClassVar[frozenset[str]] = frozenset()
     """The classes of actions that can be denied: none for an unknown command; an agent with a preset has its own

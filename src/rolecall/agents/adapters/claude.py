@@ -39,7 +39,7 @@ DENIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), _SHELL),
     **NEXUS_TOOLS,
 }
-"""The tools to deny for each class of actions; subagents are denied them, too."""
+"""The tools to deny for each class of actions; they are denied to subagents, too."""
 
 WITHOUT_SANDBOX = {"sandbox": {"enabled": False}}
 """Settings that turn off Claude Code's own sandbox, because it cannot be set up inside ours. A user could have turned
@@ -189,7 +189,7 @@ class Claude(Program):
     max_cost: float | None = None
     """The maximum cost of one call in US dollars; None for no limit."""
     is_typed: bool = False
-    """Whether Claude Code enforces the role's schema with its own option, instead of answering with frontmatter."""
+    """Whether Claude Code enforces the role's schema with its own option, so that no frontmatter is needed."""
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         denied = set(capabilities.denied_tools(DENIES, context.capabilities, sandboxed=context.is_confined))

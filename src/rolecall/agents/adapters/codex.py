@@ -1,11 +1,11 @@
 """Codex without a terminal: `codex exec --json`, the prompt on stdin; `exec resume` and `exec fork` continue.
 
-All settings are passed as `-c` overrides, because the program reads the user's own folder and we never write to it. It
-has no list of forbidden tools; a restriction is a sandbox level or a disabled feature. Tool servers run outside its
-sandbox, so a restricted role gets none of the user's: every server in the program's files is disabled. Its usage
-figures cover the whole session and have no costs.
+All settings are passed as `-c` overrides, because Codex reads the user's own folder, to which we never write. Codex has
+no list of forbidden tools; a restriction is a sandbox level or a disabled feature. Tool servers run outside its
+sandbox, so for a restricted role, every tool server in Codex's settings files is disabled. Its usage figures cover the
+whole session and contain no costs.
 
-In a sandbox of ours, its own cannot be set up, because it needs mounts; it is switched off, because ours holds.
+Codex's own sandbox needs mounts, so it cannot be set up inside ours. There it is switched off, because ours is enough.
 """
 
 from __future__ import annotations

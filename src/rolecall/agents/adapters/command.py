@@ -31,7 +31,7 @@ _MAX_QUOTE = 300
 
 @dataclass(frozen=True)
 class Command:
-    """An agent that is a program: it gets the prompt on standard input and prints the answer."""
+    """An agent that is a program: it reads the prompt from standard input and prints the answer."""
 
     argv: tuple[str, ...]
     timeout: float | None = DEFAULT_TIMEOUT

@@ -3,8 +3,9 @@
 Based on its documentation: a failed run ends with an exit code and a message on stderr, without a final event, so an
 endpoint failure looks like any other. Only recent versions report usage.
 
-Restrictions: `--mode ask`, which reads and answers. It cannot deny only the shell. Finer rules and tool servers are
-read only from the user's and the project's files, which we do not change. In a sandbox the kernel restricts it instead.
+A restricted role runs in `--mode ask`, in which the agent only reads and answers. The shell alone cannot be denied.
+Finer rules and tool servers are read only from the user's and the project's files, which we do not change. In a
+sandbox, the kernel restricts the agent instead.
 """
 
 from __future__ import annotations

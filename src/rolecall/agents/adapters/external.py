@@ -2,9 +2,9 @@
 
 The program runs as `<command> <thread-id> <role>` in the work folder. An agent with `command` and `args` under `agents`
 in the configuration runs as in uwf: `<command> <args> --thread <thread-id> --role <role> --prompt <instruction>`. The
-whole prompt is also on stdin. The program opens the same store, puts a step and prints the step's id as the last line
+whole prompt is also on stdin. The program opens the same store, adds a step and prints the step's id as the last line
 of its stdout, either alone or as `stepHash` in a JSON object. `rolecall.agentkit` does all this for agents written in
-Python; others put a node with uwf's fields (start, prev, role, output, detail, agent). The engine checks the step.
+Python; others store a node with uwf's fields (start, prev, role, output, detail, agent). The engine checks the step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class External(Command):
     opens_store: ClassVar[bool] = True
 
     has_flags: bool = False
-    """Whether the program gets the thread, role and instruction as options, as in uwf."""
+    """Whether the program receives the thread, role and instruction as options, as in uwf."""
 
     def find_state(self, env: Mapping[str, str]) -> list[str]:
         """Return Rolecall's home and the folder of the store, because the program stores the step itself."""

@@ -8,7 +8,7 @@ file (such as `GEMINI_CLI_SYSTEM_SETTINGS_PATH`) work only for files owned by ro
 others are skipped with a warning. Use `acp:gemini` for tool servers.
 
 It exits without waiting for its output to be read. We read immediately, but if an answer arrives together with a very
-long prompt, which its events repeat, the answer can get lost, and the run counts as interrupted.
+long prompt, which its events repeat, the answer can be lost, and the run counts as interrupted.
 """
 
 from __future__ import annotations

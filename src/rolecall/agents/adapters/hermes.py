@@ -1,12 +1,12 @@
 """Hermes Agent without a terminal: `hermes -z` for a new session, `hermes chat -Q --resume` to continue one.
 
-It prints only its answer, so there are no live events, turns or files; `acp:hermes` has them. A new session's id and
-usage come from the `--usage-file`; a resumed session prints its id on stderr, reports no usage, and works in its
+It prints only its answer, so there are no live events, turns or files; `acp:hermes` reports them. A new session's id
+and usage come from the `--usage-file`; a resumed session prints its id on stderr, reports no usage, and works in its
 original folder. An endpoint failure is printed like an answer, with exit code 0.
 
 It accepts a prompt only as an argument, which is limited to 128 KB. So the prompt is written to a file in the run's own
-folder, and the argument tells the agent to read it, with its file tools or its shell. That is why a role cannot be
-denied both and cannot be read-only. A restricted role gets the remaining toolsets, without the tool servers in the
+folder, and the argument tells the agent to read it, with its file tools or its shell. Therefore, a role cannot be
+denied both, and cannot be read-only. A restricted role can use the remaining toolsets, without the tool servers in the
 user's configuration; the program accepts no other servers.
 """
 

@@ -1,8 +1,8 @@
 """OpenCode without a terminal: `opencode run --format json`, the prompt on stdin.
 
-No final event comes: the last step's reason tells how the run ended. A run that stops at a permission request exits
-with 0, and so does an interrupted one. A session can be continued only in its original folder: elsewhere the run prints
-nothing and does not end.
+There is no final event: the reason of the last step says how the run ended. A run that stops at a permission request
+exits with 0, and so does an interrupted one. A session can be continued only in its original folder: elsewhere the run
+prints nothing and does not end.
 
 A restricted role is played by an agent of our own, defined in `OPENCODE_CONFIG_CONTENT`, which may use only the tools
 it names, because the user's permissions for one agent override permissions for all agents. For the same reason it has

@@ -30,7 +30,7 @@ class CheckedCommand(Command):
     """An agent that runs a program and answers with the exit code."""
 
     effects: ClassVar[str] = OUTSIDE
-    """The mark that a command has outside effects. Its result is evidence, which is never reused: the command runs each
+    """Marks the command as having outside effects. Its result is evidence, which is never reused: the command runs each
     time."""
 
     @property
