@@ -39,7 +39,7 @@ Ending = Literal[
 
 class Hint(str):
     """A suggested action. As a string, it is plain English. `code` and `arguments` identify the action, which each
-    front door shows as a command or tool of its own. `before` is advice that requires no action."""
+    front door shows as a command or tool of its own. `before` is advice that is shown before the action."""
 
     def __new__(cls, advice: str, code: str, *, before: str = "", **arguments: object) -> Hint:
         hint = super().__new__(cls, f"{before} {advice}.".lstrip())

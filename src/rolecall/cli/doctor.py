@@ -82,7 +82,7 @@ def _diagnose(
     options: Namespace, rolecall: Rolecall, settings: Settings, place: DoctorPlace, checks: list[Check]
 ) -> tuple[Diagnosis, dict[str, bool], list[AgentFinding]]:
     """Return the diagnosis, which known agents outside the diagnosis are installed, and what to do for each agent that
-    is not ready. The last is empty if any agent is ready or no agent is needed."""
+    is not ready. There is no such advice if any agent is ready or no agent is needed."""
 
     def load(name: str) -> Playbook:
         return rolecall.look_up(name if has_store else rolecall.find_file(name))

@@ -30,8 +30,8 @@ def view_sums(sums: Mapping[str, Sum]) -> dict[str, Any]:
 
 
 def word(sums: Mapping[str, Sum]) -> str:
-    """Describe in words what the remaining steps might use. The amount is the cost or, if they are known for more
-    threads, the tokens."""
+    """Describe in words what the remaining steps might use: the cost or, if the tokens of more threads are known, the
+    tokens."""
     amount = min(("cost", "tokens"), key=lambda amount: sums[amount].unknown)
     found, unknown = sums[amount]
     if found is None:

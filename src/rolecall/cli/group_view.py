@@ -33,7 +33,7 @@ def unwrap(kind: str, body: JsonObject) -> tuple[str, JsonObject]:
 
 
 class Amounts(NamedTuple):
-    """Tokens and dollars, as far as agents have reported amounts."""
+    """Tokens and dollars, as far as agents have reported them."""
 
     tokens: int = 0
     cost: float = 0.0

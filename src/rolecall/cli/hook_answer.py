@@ -64,7 +64,7 @@ def answer(host: str, name: str, payload: Payload, project: str, *, harness: str
             return 0
         capabilities.check_host(config.restrictions(), command, is_host=config.is_host_key(key))
         news = thread_news.wait(project, str(payload.get("tool_response")))
-        code = 2 if news else 0  # with 2, the host wakes the model with the text
+        code = 2 if news else 0  # exit code 2 makes the host wake the model with the text
         return _write(Output(stderr=news, code=code))
     events = _events_of(host)
     event = events.event(name, payload)

@@ -261,7 +261,7 @@ class LeadView(View):
 
 
 def messages(thread: Thread) -> Iterator[tuple[bool, str]]:
-    """Yield whether a person wrote it, and the text, for each message of a conversation, oldest first."""
+    """For each message of a conversation, oldest first, yield whether a person wrote the message, and its text."""
     yield True, own_words(thread.prompt)
     for step in thread.steps:
         if step.role == "$PERSON":

@@ -55,7 +55,7 @@ def play(options: Namespace, thread: Thread, *, steps: int | None, is_run: bool)
             if not isinstance(error, Conflict) or thread.state.status != "killed":
                 sys.stdout.flush()
                 code = report(error)
-                instead = None  # a different command, if the same one would fail again
+                instead = None  # a different command to suggest, if the same one would fail again
                 if isinstance(error, FileChanged):
                     place = quote(error.place)
                     instead = f"rolecall thread fork {thread.id} --keep-files --workflow {place}"

@@ -93,7 +93,7 @@ class Searcher:
             return query.ask(text, [knowledge], **more)
         except Damaged as error:
             why = error.message
-        # The error kept the old file open; at this point it has been released.
+        # The error kept the old file open; by now, the error has been released.
         return query.ask(text, [self._rebuild(knowledge.root, why, found)], **more)
 
     def ask_all(self, text: str, *, limit: int, path: str | None = None, by: str = "") -> Findings:

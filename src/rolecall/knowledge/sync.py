@@ -67,7 +67,7 @@ def sync(
             return work.run(path, now=now, rebuild=rebuild)
         except Damaged as error:
             why = error.message
-        # The error kept the old file open; at this point it has been released.
+        # The error kept the old file open; by now, the error has been released.
         index.remove(path)
         report = work.run(path, now=now, rebuild=True)
         report.notes.insert(0, f"{why}; it was rebuilt")

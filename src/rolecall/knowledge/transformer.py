@@ -41,7 +41,7 @@ class Transformer:
                 ) from error
         try:
             rows = self._loaded.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
-        except Exception as error:  # out of memory, a device error, a text it cannot read
+        except Exception as error:  # out of memory, a device error, a text that the model cannot read
             raise StorageError(
                 f"sentence-transformers cannot embed with {self._model!r}: {error}",
                 hint="Nothing was changed.",

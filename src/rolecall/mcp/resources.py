@@ -32,8 +32,8 @@ _LONGEST_REPORT = 10_000
 _LEAST = 0.2
 """The minimum number of seconds between two looks."""
 _SHARE = 50
-"""The pause after a look is this many times as long as the look, within the limits `_LEAST` and `_MOST`. Looking thus
-rarely uses more than 2 % of a core."""
+"""The pause after a look is this many times as long as the look, within the limits `_LEAST` and `_MOST`. Looking
+therefore seldom takes more than 2 % of a core."""
 _MOST = 5.0
 _INNER = frozenset({"text", "tool_call", "usage", "session", "process", "permission", "remark"})
 """Kinds of events that do not change the state of a thread."""

@@ -298,7 +298,7 @@ def kind_of(path: Path) -> Form[Any]:
 
 
 def value_from(text: str, path: Path) -> Any:
-    """Return the value that `text` means at a path."""
+    """Return the value that `text` stands for at a path."""
     form = kind_of(path)
     if isinstance(form, Either):
         form = form.forms[dict]

@@ -159,8 +159,8 @@ class Backend(Protocol):
 
     @property
     def address(self) -> str:
-        """Where the store is, without a password. It is the same for every process on this machine that opens the
-        store."""
+        """The address of the store, without a password. The address is the same for every process on this machine that
+        opens the store."""
 
     @property
     def clock(self) -> Callable[[], int] | None:

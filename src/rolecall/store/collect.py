@@ -52,7 +52,7 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool
     reachable = marks.count
     marks.add(put.id for put in store.backend.puts() if put.at > cutoff)
     fault = next(iter(store.backend.problems()), None) if delete and marks.dangling else None
-    if delete and marks.dangling and (fault or not force):  # a lost node's references would be lost with it
+    if delete and marks.dangling and (fault or not force):  # the references of a missing node are unknown
         dangling = marks.dangling[0]
         names = (moved.name for moved in store.backend.roots() if moved.target == dangling.id)
         referrer = f"node {dangling.referrer}" if dangling.referrer else f"ref {next(names, '?')!r}"

@@ -139,7 +139,7 @@ class Journal:
 
 
 def read_journal(root: Path) -> Journal | None:
-    """Return the journal in force, or None if there is none."""
+    """Return the journal that is to be carried out, or None if there is none."""
     path = root / _JOURNAL
     data = disk.read(path)
     # A durable journal was on disk before it got its name. If a power failure emptied the journal, its change was not

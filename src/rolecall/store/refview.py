@@ -44,7 +44,7 @@ class _OwnRef(NamedTuple):
 
 
 class RefView:
-    """The refs in the files after a journal is applied, which is either in force or still being planned."""
+    """The refs in the files as they are after a journal, which is either in place or still being planned."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal

@@ -130,7 +130,7 @@ def problems_of(schema: Any) -> list[str]:
         return problems
     try:
         _validator(schema)
-    except ValueError as exc:  # an error of the validator has a path; one of its regular expressions has none
+    except ValueError as exc:  # only an error in a regular expression has no path
         place = getattr(exc, "instance_path", None)
         return [str(exc) if place is None else f"{_pointer(place)}: {getattr(exc, 'message', exc)}"]
     return []

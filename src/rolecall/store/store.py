@@ -290,7 +290,7 @@ class Store:
             derived = self.derive_refs(record)
         except (NotFound, UsageError) as exc:
             if record.refs is not None:
-                return record.refs  # the type is missing, but the references are there
+                return record.refs  # the type is missing, but the references are stored
             message = f"the references of node {record.id} cannot be determined: {exc.message}"
             raise Damaged(message, node=record.id, hint=exc.hint) from exc
         # Compare them as sets: their order is that of the original object, which the canonical bytes do not preserve.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _LEAST = 0.05
 """The minimum number of seconds between two looks at the store."""
 _SHARE = 50
-"""The pause after a look is this many times as long as the look, within the limits `_LEAST` and `_MOST`. Looking thus
-rarely uses more than 2 % of a core."""
+"""The pause after a look is this many times as long as the look, within the limits `_LEAST` and `_MOST`. Looking
+therefore seldom takes more than 2 % of a core."""
 _MOST = 1.0
 """The longest pause, in seconds."""
 _PAGE = 500

@@ -76,8 +76,8 @@ class Ask(Call):
 
 
 class GoesOn(NamedTuple):
-    """The result of a verb after which a thread should run. The reply contains the thread's id and status, who `runs`
-    it, and any `problem` with running it."""
+    """The result of a verb after which a thread should run. The reply contains the thread's id and status, the field
+    `runs`, which names what runs the thread, and any `problem`."""
 
     thread: str
     is_run: bool = True
