@@ -37,7 +37,7 @@ State = Literal["ready", "not installed", "does not run", "does not fit", "not s
 
 
 class Trouble(NamedTuple):
-    """A problem, and how to repair it in `fix`."""
+    """A problem. `fix` says how to repair it."""
 
     text: str
     fix: str = ""

@@ -29,7 +29,7 @@ PATIENCE = 5.0
 
 
 class Check(NamedTuple):
-    """The result of one check, and how to repair a problem in `fix`."""
+    """The result of one check. `fix` says how to repair a problem."""
 
     name: str
     state: Literal["ok", "warning", "problem"]

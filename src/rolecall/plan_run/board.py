@@ -69,7 +69,7 @@ class TaskBoard:
         only: Collection[float] | None = None,
     ) -> None:
         """Create the board. Without a `Rolecall`, no thread has begun. `only` contains the numbers of the tasks to run;
-        among these, a task whose thread has ended gets a new thread."""
+        among these, a task whose thread has ended is given a new thread."""
         self._project = project
         self._rolecall = rolecall
         self._assign = assign
@@ -86,7 +86,7 @@ class TaskBoard:
         self.files_of: Callable[[str], frozenset[str]] = lambda _thread: frozenset()
 
     def look(self) -> None:
-        """Read everything without writing."""
+        """Read the tasks and their runs without writing."""
         self.runs = self._project.task_runs()
         self.read()
         unknown = [number for number in self._only or () if number not in self.tasks]
@@ -95,7 +95,7 @@ class TaskBoard:
             raise NotFound(f"unknown task {unknown[0]}", hint=hint)
 
     def load(self) -> None:
-        """Read everything before a run, and settle the tasks whose threads ended outside a run."""
+        """Read the tasks and their runs when a run begins, and settle the tasks whose threads ended outside a run."""
         with self._project.lock():  # under the lock, a damaged file is copied
             self.look()
         for task in self.tasks.values():
@@ -110,7 +110,7 @@ class TaskBoard:
         self.goal = found.get("goal", "")
         tasks = found.get("tasks", [])
         by_id = {task["id"]: task for task in tasks}
-        if len(by_id) < len(tasks):  # a record about one task would be taken for the other's
+        if len(by_id) < len(tasks):  # a record about one of the two tasks would also fit the other
             number, count = Counter(task["id"] for task in tasks).most_common(1)[0]
             path = project_paths.state(self._project.folder, project_paths.TASKS)
             hint = "Give each a number of its own, then try again."

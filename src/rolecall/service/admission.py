@@ -42,7 +42,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Due:
-    """An admitted thread whose next step no process has started."""
+    """An admitted thread whose next step has not been started by any process."""
 
     thread: str
     since: int
@@ -154,8 +154,8 @@ class _Meter:
 
 
 def select_recent(calls: Sequence[int], rate: StartRate, now: int) -> list[int]:
-    """Return the calls that still count. Clocks can differ between machines or be set back, so a call that appears to
-    come from the far future does not count."""
+    """Return the calls that count toward a rate. Clocks can differ between machines or be set back, so a call that
+    appears to come from the far future does not count."""
     return [at for at in calls if abs(now - at) < rate.per_seconds * 1000]
 
 

@@ -105,7 +105,7 @@ class Lock:
         os.pwrite(self._file, json.dumps(known).encode(), 0)
 
     def is_in_place(self) -> bool:
-        """Return whether other processes still see this lock. They do not after the home was deleted or replaced."""
+        """Return whether other processes still see this lock. They do not if the home was deleted or replaced."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._file))
         except OSError:

@@ -61,7 +61,7 @@ class MeteredCall(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """Limits for the process of a step. Each process that it starts gets the same limits."""
+    """Limits for the process of a step. The processes that the step starts have the same limits."""
 
     memory_mb: int | None = 4096
     cpu_minutes: int | None = 240

@@ -56,7 +56,7 @@ class _Held:
     """Why the thread's next step is not being taken."""
 
     def rests(self, now: int) -> bool:
-        """Return whether to take no step for now."""
+        """Return whether the thread takes no step for now."""
         return now < self.not_before <= now + _LATER_MS
 
 

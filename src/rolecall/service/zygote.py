@@ -88,7 +88,7 @@ class _Zygote:
                 break
             if not data:
                 break  # the service is gone
-            # The service waits for each answer before it sends the next order, so the files belong to this line.
+            # The service waits for each answer before it sends the next order, so the descriptors belong to this line.
             *lines, unread = (unread + data).split(b"\n")
             for order in map(json.loads, lines):
                 if "signal" in order:

@@ -253,7 +253,7 @@ class Room:
         return slot.state.get("machine") in self._machines
 
     def is_better_elsewhere(self, slot: Ref) -> bool:
-        """If a slot's machine has no room for its step and another has, assign the slot to that one and return True."""
+        """If a slot's machine has no room for a step but another has, assign the slot to the other and return True."""
         own, busy = self._machines.get(slot.state.get("machine", "")), Counter(self._of.values())
         if own is not None and own.facts.open:
             has_files = own.host == slot.state.get("host")

@@ -226,7 +226,7 @@ class Machine:
         lacking = await self._reach.ask(self._here.lacks, Need.of(order.need))
         if lacking or not self._is_open():
             self._lacking |= {order.need: lacking} if lacking else {}
-            # Publish what is missing before the order is over, so that another machine gets the order.
+            # Publish what is missing before the order is over, so that the order goes to another machine.
             await self._reach.ask(self._presence.tell, self._facts())
             return "was handed back"
         settled = await self._steps.take(order)

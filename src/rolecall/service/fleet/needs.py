@@ -119,8 +119,8 @@ def find_need(store: Store, ref: ThreadRef, agent: str) -> Need:
 
 
 def find_need_elsewhere(store: Store, ref: ThreadRef, need: Need) -> Need | None:
-    """Return what the next step of a thread needs on a machine that first gets the thread's own folders from the store,
-    or None if the store does not have their current files."""
+    """Return what the next step of a thread needs on a machine that must make the thread's folders from the store, or
+    None if the store does not have their current files."""
     places = []
     for kind, folder in ref.state.folders.items():
         if folder.is_removed:

@@ -28,8 +28,8 @@ T = TypeVar("T")
 class SharedBackend:
     """A backend for many threads over a few connections, which waits while the server is unavailable.
 
-    If a connection breaks during a commit, the backend checks afterwards whether the commit succeeded, so that it
-    happens only once. Only an event that was committed without a ref might be recorded twice.
+    If a connection breaks during a commit, the backend checks afterwards whether the commit succeeded, so that the
+    commit happens only once. Only an event that was committed without a ref might be recorded twice.
     """
 
     clock = None

@@ -1,6 +1,6 @@
 """The steps on one machine: each in its own process, how long it can run, and what its end means for its thread.
 
-A step whose lease can no longer be renewed is ended before another machine can take the thread; that needs no database.
+A step whose lease can no longer be renewed is ended, without the database, before another machine can take the thread.
 After a step has ended, another machine might have taken the thread, so changes apply only if the thread is still as it
 was last seen.
 """
@@ -147,7 +147,7 @@ class Settled(NamedTuple):
     is_over: bool = False
     """Whether the thread has ended or is waiting for a person."""
     is_trouble: bool = False
-    """Whether the outcome is unknown. The order is then given again after a pause."""
+    """Whether the outcome is unknown, so that the order must be given again after a pause."""
 
 
 def settle(store: Store, step: RunningStep, ended: WorkerExit) -> Settled:

@@ -62,7 +62,7 @@ class FiringResult:
 
     thread: str = ""
     is_late: bool = False
-    """Whether another process has moved the trigger's ref. The signal must then be checked again."""
+    """Whether another process has moved the trigger's ref, so the signal must be checked again."""
     skipped: str = ""
     """Why the signal was skipped."""
     problem: str = ""

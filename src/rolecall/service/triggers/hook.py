@@ -172,6 +172,6 @@ class Server:
 
 
 def _is_same(given: str, wanted: str) -> bool:
-    """Compare two secrets in constant time. Hashing them hides their lengths as well."""
+    """Compare two secrets in constant time. Hashing the secrets also hides their lengths."""
     one, other = (hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (given, wanted))
     return hmac.compare_digest(one, other)

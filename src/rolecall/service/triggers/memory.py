@@ -70,7 +70,7 @@ def ref_name(project: str, trigger: Trigger) -> str:
 
 
 def recall(store: Store, project: str, trigger: Trigger, *, now: int) -> tuple[Ref | None, TriggerMemory]:
-    """Return the ref and the memory, which starts from now if the trigger or its source is new."""
+    """Return a trigger's ref and its memory, which starts from now if the trigger or its source is new."""
     ref = store.ref(ref_name(project, trigger))
     memory = from_state(ref.state) if ref is not None else TriggerMemory()
     looks_at = digest_of(repr((trigger.source, trigger.schedule)))

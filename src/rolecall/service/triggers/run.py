@@ -320,7 +320,7 @@ class Triggers:
                     if any(sources.concerns(path, folder, _patterns(one), known) for path in paths):
                         self._look_again([one.id])
                 if not paths.isdisjoint(folders):
-                    self._watched = ()  # a new folder can get the inode number of the one it replaces
+                    self._watched = ()  # a new folder can have the inode number of the folder that it replaces
                 self._arrange_at = 0.0  # a new or removed folder might change what has to be watched
                 self._news.set()
         except ImportError:
