@@ -83,7 +83,7 @@ class PostToolUse(NamedTuple):
 class SessionEnd(NamedTuple):
     session: str
     is_over: bool = True
-    """Whether the session is over. It is not at the end of a turn, when nothing is removed."""
+    """Whether the session is over. At the end of a turn it is not, and nothing is removed."""
 
 
 class ContextCompact(NamedTuple):

@@ -89,7 +89,7 @@ def _lines(data: bytes | None) -> list[str]:
 
 def make(changes: Iterable[FileChange], *, roots: Sequence[str], is_private: bool = False) -> None:
     """Make the changes. Folders that a removal leaves empty are removed, except `roots` and the folders above
-    them. If `is_private`, only the owner can read a new file. A link stays a link: its target is written."""
+    them. If `is_private`, only the owner can read a new file. A link stays a link; its target is changed."""
     for change in changes:
         if not change.is_change:
             continue

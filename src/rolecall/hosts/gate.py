@@ -1,4 +1,4 @@
-"""The gates before every tool call: each returns a reason to block the call, or none.
+"""The gates before every tool call: each returns a reason to block the call, or an empty string.
 
 The capability gate applies a catalogue agent's restrictions to tools of every name. No agent that Lead started is
 allowed to plan, decide or start other agents. The unplanned-edit gate blocks edits of the project's files while no task
@@ -55,7 +55,7 @@ _PLAN_FIRST = (
 
 
 def pre_tool_use(project: str, event: PreToolUse, hooks: HookContext, _now: str) -> HostAnswer:
-    """Return an answer that blocks the call, one that warns, or an empty one."""
+    """Return an answer that blocks the call or warns about it, or an empty answer."""
     call = event.call
     if not concerns(call):
         return HostAnswer()

@@ -62,7 +62,7 @@ class HookContext(NamedTuple):
     has_skill_commands: bool = False
     """Whether the host itself gives the model a skill's body when a user types `/skill`."""
     run: str = ""
-    """The engine's run in which the hook was called, if any; the caller then plays a role of a thread."""
+    """The engine's run in which the hook was called, if any; in a run, the caller plays a role of a thread."""
     restrictions: tuple[str, ...] = ()
     """The restrictions of the role that the host plays, inside a run or not."""
     harness: str = HARNESS

@@ -1,8 +1,8 @@
 """The events and answers of Claude Code's hooks as JSON, a format that Codex has adopted.
 
 A tool is blocked by JSON with exit code 0, never by exit code 2, because a command that fails must not block. Context
-for the model at the end of a turn, or at the end of an agent, would make the model continue, so the person gets the
-context instead.
+for the model at the end of a turn, or at the end of an agent, would make the model continue, so the person is
+shown the context instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Agents and skills as hosts' files (YAML frontmatter, then the body), and where hosts keep them."""
+"""Agents and skills as files of hosts (YAML frontmatter, then the body), and where hosts keep these files."""
 
 from __future__ import annotations
 

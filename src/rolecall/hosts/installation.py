@@ -54,7 +54,7 @@ class Items(NamedTuple):
     is_ours: Callable[[Any], bool]
     """A function that returns whether an entry is ours, from any version of Rolecall."""
     has_ours: Callable[[Any], bool] = lambda _: False
-    """A function that returns whether somebody's own entry contains our command; only they can remove it."""
+    """A function that returns whether somebody's own entry contains our command; only its author can remove it."""
 
 
 Entry: TypeAlias = OwnFile | FileMember | Items

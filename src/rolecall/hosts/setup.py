@@ -83,7 +83,7 @@ class Obstacle(NamedTuple):
 
 
 def is_ours(words: Iterable[str], *verb: str) -> bool:
-    """Return whether these words start Rolecall with `verb`, as a script or with Python's `-m`, wherever it is."""
+    """Return whether these words start Rolecall with `verb`, as a script or with Python's `-m`, from any path."""
     given = tuple(words)
     at = next((at for at in range(1, len(given)) if given[at : at + len(verb)] == verb), 0)
     program = given[:at]

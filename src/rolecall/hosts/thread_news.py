@@ -46,7 +46,7 @@ def take(project: str, threads: Sequence[str]) -> list[str]:
 
 def wait(project: str, text: str) -> str:
     """Wait for the threads that are named in a text and were handed over, and return the news about them. The news is
-    empty if it was reported in another way, or if the host has ended; then the next session reports it."""
+    empty if it was reported in another way, or if the host has ended, in which case the next session reports it."""
     host = host_process()
     named = [thread for thread in handed_over.list_noted(project) if thread in text]
     news: list[str] = []

@@ -1,4 +1,4 @@
-"""Builds the text that an agent gets for a task: TASK, CONTEXT, APPROACH, ACCEPTANCE and related sections.
+"""Builds the text that gives an agent its task: TASK, CONTEXT, APPROACH, ACCEPTANCE and related sections.
 
 Empty sections are left out. The task is quoted in full, because the agent knows nothing else about it. The results of
 other tasks are shortened, and the thread with the full result is named.

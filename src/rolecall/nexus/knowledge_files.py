@@ -2,7 +2,7 @@
 read.
 
 Agents are given the list and read what they need. The list is limited because it is part of prompts: if a folder has
-more files, only the number of the remaining files is given.
+more files, the list contains only the number of the others.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Thresholds(NamedTuple):
     grace_days: int = 14
     """The number of days for which a new note is always kept."""
     signals: int = 3
-    """The number of signals that must hold at the same time before a note is deleted automatically."""
+    """The number of signals that a note must show at the same time to be deleted automatically."""
     overlap: int = round(100 * similarity.OVERLAP)
     """The minimum percentage of shared words at which two notes count as being on the same subject."""
     superseded: int = round(100 * similarity.CONTAINED)
@@ -57,7 +57,7 @@ class Match(NamedTuple):
 
 
 class NoteOverlap(UsageError):
-    """An error for a lesson on a subject that has a note already: the caller chooses where the lesson goes."""
+    """An error for a lesson on a subject that already has a note: the caller chooses where the lesson goes."""
 
     def __init__(self, file: str, matches: Sequence[Match], overlap: int) -> None:
         best = matches[0]
@@ -153,7 +153,7 @@ def read(
 
 
 def list_notes(project: Folder, *, at: str | None = None) -> list[ToolReply]:
-    """Return every note by name, with the number of reads and the time of the last one."""
+    """Return the notes sorted by name, each with its number of reads and the time of its last read."""
     log = memory_access.read(project)
     now = memory_access.moment(at or project_paths.now()).timestamp()
     entries = []

@@ -8,8 +8,8 @@ There are four signals, each from a different source, so that none follows from 
     gone         the repository: at least half of the paths that the note names existed once and no longer do
 
 The signals are shown, and a person decides. A note is deleted automatically only if automatic deletion is enabled and
-enough signals hold at the same time. A note written within `grace_days` is never a candidate. The numbers are those in
-`memory.Thresholds`.
+the note shows enough signals at the same time. A note written within `grace_days` is never a candidate. The numbers
+are those in `memory.Thresholds`.
 """
 
 from __future__ import annotations

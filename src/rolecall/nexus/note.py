@@ -41,7 +41,7 @@ def folder(project: Folder, kind: Kind) -> str:
 
 
 def list_notes(project: Folder, kind: Kind) -> list[ProjectNote]:
-    """Return all notes of a kind by name: the regular Markdown files in the folder of that kind."""
+    """Return all notes of a kind, sorted by name: the regular Markdown files in the folder of that kind."""
     inside = folder(project, kind)
     try:
         entries = list(os.scandir(inside))

@@ -45,7 +45,7 @@ class ResumeDecision(NamedTuple):
     reasons: tuple[str, ...]
     """The criteria that were considered, in order; the last one decided."""
     must_reread: bool = False
-    """Whether the agent must be given REREAD."""
+    """Whether REREAD must be added to the agent's prompt."""
 
 
 def decide(

@@ -40,7 +40,7 @@ def read(project: Folder, name: str) -> str:
 
 
 def list_rules(project: Folder, *, tag: str | None = None) -> list[ToolReply]:
-    """Return all rules by name, or only the rules with a given tag."""
+    """Return all rules, or only those with a given tag, sorted by name."""
     found: list[ToolReply] = []
     for each in note.list_notes(project, "rules"):
         match = _TAGS_LINE.match(note.content(each).decode(errors="ignore"))

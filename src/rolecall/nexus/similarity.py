@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rolecall.knowledge.words import split_unspaced, stem
 
 OVERLAP = 0.35
-"""The minimum score of two notes on the same subject. In one project, others stay below 0.25."""
+"""The minimum score of two notes on the same subject. In one project, notes on different subjects scored below 0.25."""
 CONTAINED = 0.7
 """The minimum share at which a note adds little to another note."""
 

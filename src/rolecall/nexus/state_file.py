@@ -267,7 +267,7 @@ def keep_copy(project: Folder, file: DamagedFile) -> DamagedFile:
     copy = os.path.join(folder, f"{os.path.basename(file.path)}.{digest(file.data)}")
     refuse_links(copy)
     if not os.path.exists(copy):
-        # The copy gets the same permissions as the file.
+        # The copy has the same permissions as the file.
         with draft(project, file.data, mode=_mode(file.path) or 0o600) as made:
             os.replace(made, copy)
         sync_folder(folder)

@@ -111,7 +111,7 @@ def _one_line(text: str) -> str:
 
 
 def check_deps(tasks: Iterable[Task], deps: Sequence[float]) -> None:
-    """Raise an error for a new task that could never start, by a missing or a circular dependency."""
+    """Raise an error for a new task that could never start, because of a missing or circular dependency."""
     deps_of = {task["id"]: task["deps"] for task in tasks}
     if unknown := [dep for dep in deps if dep not in deps_of]:
         known = f"Tasks: {ids(deps_of)}." if deps_of else "There are no tasks yet."

@@ -2,7 +2,7 @@
 
 The list has the form defined by the contract, with one entry for each instance of an agent, and is removed with the
 sessions that it describes. Events can arrive twice, late or not at all: starting a running agent changes nothing, and
-an agent that ends without a recorded start gets its entry when it ends. The list is written as a whole under the
+the entry of an agent without a recorded start is added when the agent ends. The list is written as a whole under the
 project's lock; readers need no lock. The form has no field for an agent's task, so sessions keep the task.
 """
 

@@ -73,7 +73,7 @@ def list_tags() -> dict[str, str]:
 
 
 def _find_project(folder: str) -> str:
-    """Return the repository around a folder, or an empty string if it cannot be a project, as a home folder."""
+    """Return the repository around a folder, or an empty string if it cannot be a project. A home folder cannot."""
     root = root_around(os.path.abspath(folder)) or ""
     is_home = os.path.realpath(root) == os.path.realpath(os.path.expanduser("~"))
     return root if root and not is_home and os.access(root, os.W_OK) else ""
