@@ -282,8 +282,8 @@ class Evals:
         return results.Report(self.find(name))
 
     def page(self, name: str = "", *, base: str = "") -> str:
-        """Return a run as one self-contained HTML page. The page shows the differences from the variant `base`. If
-        there are two variants, `base` is the first unless given."""
+        """Return a run as one self-contained HTML page. The page shows the differences from the variant `base`. With
+        two variants, the default of `base` is the first variant."""
         return html.make_page(self._rolecall.store, self.report(name), mask=config.mask(), base=base)
 
     def figures(

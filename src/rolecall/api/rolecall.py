@@ -884,8 +884,7 @@ class Rolecall:
                     yield path
 
     def define(self, name: str) -> WorkflowDefinition:
-        """Read a workflow only to inspect it, without what a run of it would need. No code of a stored workflow
-        runs."""
+        """Return a workflow for inspection, without its functions. No code of a stored workflow runs."""
         found = self.find_workflow(name)
         if found.path is None:
             node = registry.workflow_node(self.store, str(found.node))

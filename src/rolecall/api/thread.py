@@ -428,7 +428,7 @@ class Thread:
     def watch(self, *, after: int = 0) -> Iterator[Event]:
         """Yield the events that any process records for the thread, until it ends or waits for a person."""
         while True:
-            ref = self._ref  # read before the events, so that they include those that led to this state
+            ref = self._ref  # read first, so that the events include those that led to this state
             for event in self.events(after=after):
                 yield Event(self.id, event.kind, event.body)
                 after = event.seq
@@ -907,7 +907,7 @@ class Run:
 
     def _wait_until_over(self) -> None:
         while not self._over.wait(1.0):
-            pass  # a wait without a timeout would not notice a Ctrl-C that came just before it
+            pass  # a wait without a timeout would not notice a Ctrl-C that came just before the wait
 
     def _raise(self) -> None:
         if self._error is not None:

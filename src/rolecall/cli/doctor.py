@@ -91,7 +91,7 @@ def _diagnose(
         return casting.cast(settings, book, role, environment=place.env)
 
     has_store = False
-    with suppress(RolecallError):  # the check of the store reports why it cannot be opened
+    with suppress(RolecallError):  # the check of the store reports why the store cannot be opened
         has_store = rolecall.store_if_any is not None
     books = [load(name) for name in options.workflows]
     if not books:

@@ -274,7 +274,7 @@ def watch(options: Namespace) -> int:
     seen, has_explained = 0, False
     with open_thread(options) as thread:
         while True:
-            status = thread.status  # read before the events, so that they include everything that led to it
+            status = thread.status  # read first, so that the events include everything that led to it
             is_stopped = status == "crashed" or thread.needs_person
             for event in thread.events(after=seen):
                 seen = event.seq

@@ -410,8 +410,7 @@ def make_repository(ours: str, *, is_sha256: bool) -> None:
 
 
 def mark_taken(ours: str, tree: str) -> None:
-    """Record that a tree is in use now, although no step names it yet. The record is an empty file, whose time
-    counts."""
+    """Record that a tree is in use now, although no step names it yet. The record is the time of an empty file."""
     path = os.path.join(ours, "taken", tree)
     try:
         os.utime(path)

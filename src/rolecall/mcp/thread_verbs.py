@@ -156,7 +156,7 @@ def _run(place: ToolContext, caller: Caller, thread: Thread, *, wait: bool, deta
     """Run a thread here and report its progress. Without `wait`, hand the thread over to the service or to a process of
     its own."""
     if not wait:
-        # Record the thread before it runs, because it can end at once.
+        # Record the thread before it runs, because the thread can end at once.
         handed_over.note(place.project, thread.id, config.full_store_address(place.store))
         assigned = _runner(place).carry_on(thread)
         shown = {**_brief(thread.entry()), "runs": assigned.runs}
@@ -216,7 +216,7 @@ def wait_for_thread(
         cancelled, until, events = Signal(), monotonic() + seconds, found.tail()
         caller.on_set(cancelled.set)
         while True:
-            # Read before the events, so that they include everything that led to this state.
+            # Read the state before the events, so that the events include everything that led to this state.
             problem = _runner(place).problems.get(found.id)
             is_over = bool(problem) or found.has_ended or found.needs_person or found.status == "crashed"
             while event := next(events):

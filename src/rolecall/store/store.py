@@ -236,7 +236,7 @@ class Store:
                 if record is None:
                     source = self.backend.record(node_from_number(referrer)) if referrer >= 0 else None
                     if source is not None and not checked:
-                        self._refs_in(source, checked=True)  # raises an error if they are damaged
+                        self._refs_in(source, checked=True)  # raises an error if the references are damaged
                     yield Dangling(name, node_from_number(referrer) if referrer >= 0 else "")
                     continue
                 check(record)

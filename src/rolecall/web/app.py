@@ -221,7 +221,7 @@ class WebSite:
     async def show_me(self, _request: Request) -> Response:
         def look(rolecall: Rolecall) -> JsonObject:
             newest = rolecall.newest_event()  # read first, so that the page misses no later event
-            # At most 100 waiting items are counted. All pages ask after the same events, so they share the count.
+            # Count at most 100 waiting items. All pages ask for the count after the same events, so share it.
             problems = self._runner.problems
             with self._counting:
                 known = self._counted
