@@ -413,9 +413,9 @@ def _try_layers(layers: Layers) -> Layers:
 
 
 def _find_git_places(folder: str) -> tuple[str, ...]:
-    """Return the places that git writes outside a worktree during a commit in the worktree: the worktree's own part of
-    the repository, and the shared objects and branches. The program can change the file that points to these places, so
-    the repository must also point back to the worktree."""
+    """Return the places that git writes to outside a worktree during a commit in the worktree: the worktree's own part
+    of the repository, and the shared objects and branches. The program can change the file that points to these places,
+    so the repository must also point back to the worktree."""
     try:
         said = Path(folder, ".git").read_text(encoding="utf-8").removeprefix("gitdir:").strip()
         own = os.path.realpath(os.path.join(folder, said))

@@ -72,8 +72,8 @@ def find_base(store: Store, name: str) -> list[Side]:
 
 
 def list_bases(base: Sequence[Side], suite: StoredSuite, tasks: Sequence[str]) -> dict[str, dict[str, Tally]]:
-    """Return the base of each variant of a suite: the verdicts of the base on those chosen tasks that are the same in
-    the base's run."""
+    """Return, for each variant of a suite, the verdicts of its base on those chosen tasks that are the same in the
+    base's run."""
     found = dict[str, dict[str, Tally]]()
     chosen = [task for task in suite.tasks if task.node in tasks]
     for old, variant in match_variants(base, [one.name for one in suite.variants]):

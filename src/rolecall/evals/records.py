@@ -112,8 +112,7 @@ RESULT_SCHEMA = make_type(
 )
 
 EVENT = "eval"
-"""The kind of an event in the stream named by a run's id, which says that the run has a new result or another
-status."""
+"""The kind of an event in the stream named by a run's id, which says that the run has a new result or status."""
 OUTCOMES = ("passed", "failed", "infrastructure")
 
 

@@ -187,7 +187,7 @@ class Runner:
     # -- the run --
 
     def _set(self, **fields: Any) -> None:
-        """Change the state of the run, and renew its lease."""
+        """Change the state of the run, and renew its lease unless `fields` replace the lease."""
         lease = {**holder.identify_self("eval"), "deadline": self.store.now() + _LEASE_MS}
         state = {**self.run.ref.state, "lease": lease, **fields}
         kept = {key: value for key, value in state.items() if value not in (None, "")}
@@ -230,7 +230,7 @@ class Runner:
         return folder
 
     async def _play_cell(self, cell: Cell) -> None:
-        """Run the thread of a cell and judge its result. Nothing is recorded if this is interrupted."""
+        """Run the thread of a cell and judge its result. Record nothing if the run is interrupted first."""
         try:
             reason = await self._run_thread(cell)
             ref = read_thread(self.store, cell.thread)

@@ -18,7 +18,7 @@ _MOST_ANSWERS = 101
 
 def count_needed(error: float) -> int:
     """Return how many answers about one version are needed so that their majority is wrong in at most one of a hundred
-    cases."""
+    cases. The result is at most `_MOST_ANSWERS`."""
     for answers in range(1, _MOST_ANSWERS, 2):
         wrong = range(answers // 2 + 1, answers + 1)
         if sum(comb(answers, n) * error**n * (1 - error) ** (answers - n) for n in wrong) <= 0.01:

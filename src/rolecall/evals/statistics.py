@@ -169,9 +169,9 @@ def estimate_per_pass(amounts: Sequence[Sequence[float]], tallies: Sequence[Tall
 def compare_rates(pairs: Iterable[Pair]) -> Difference:
     """Estimate the difference in pass rate, paired by task.
 
-    The p value is exact. If the variants are equal, each task's difference is as likely to favour one variant as the
-    other, so the test counts the assignments of signs that give a sum at least as large. With one run per task, this is
-    the exact McNemar test (without mid-p). The interval is a t interval of the tasks' differences.
+    The p value is exact, except for very many runs. If the variants are equal, each task's difference is as likely to
+    favour either variant, so the test counts the assignments of signs that give a sum at least as large. With one run
+    per task, this is the exact McNemar test (without mid-p). The interval is a t interval of the tasks' differences.
     """
     steps, scale = _list_steps(pairs)
     tail, is_exact = _find_tail(steps, abs(sum(steps)))

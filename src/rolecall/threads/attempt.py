@@ -261,7 +261,7 @@ class Attempt:
             self.note = self.note._replace(tree={})
             self.fail("the machine that ran this attempt is gone, and so are the files that it changed")
             return
-        if "left" not in self.note.tree:  # otherwise another process died while restoring the files
+        if "left" not in self.note.tree:  # already recorded if a process died while restoring the files
             await self.leave_files()
         gone, tree = "the process that ran this attempt is gone", self.tree
         wants = on_crash_of(self.loaded.workflow, self.role) == "restore" and self._is_left_here()

@@ -80,7 +80,7 @@ def find_step(store: Store, key: str) -> KnownStep | None:
 async def find_parts(setup: Setup, asked: KeyInput, agent: object) -> Parts:
     """Return the parts of the step for which an agent is about to be asked."""
     adapter, folder = adapter_of(agent), asked.workdir
-    if adapter == "workflow":  # identified by its definition, because its steps have their own keys
+    if adapter == "workflow":  # a workflow's definition identifies it, because its steps have keys
         name, version = str(getattr(agent, "workflow", "")), ""
         with suppress(RolecallError):  # the problem is reported when the workflow is asked
             version = setup.find_workflow(name, folder)

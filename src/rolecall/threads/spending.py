@@ -119,7 +119,7 @@ class Ledger:
         self._since = since
         self._known: dict[str, _Known] = {}
         self._waiting: deque[str] | None = None
-        """The threads to look at, newest first, or None before the first look."""
+        """The threads still to be read, newest first, or None before the first call to `read`."""
         self._position = 0
         """The number of the last event that was considered."""
 

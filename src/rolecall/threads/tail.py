@@ -42,8 +42,8 @@ def follow_events(store: Store, thread: str, *, members: bool) -> Iterator[tuple
 
 
 class _Members:
-    """The events of a group's members. The cost of a look depends on the number of unfinished members, not on the size
-    of the group or the store."""
+    """The events of a group's members. The cost of a call to `read` depends on the number of unfinished members, not on
+    the size of the group or the store."""
 
     def __init__(self, store: Store, parent: str, roster: str) -> None:
         self._store = store

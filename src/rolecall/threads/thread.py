@@ -528,7 +528,7 @@ class Step:
 
     @property
     def is_ours(self) -> bool:
-        """Whether Rolecall wrote the step, or an agent that uses Rolecall's library."""
+        """Whether the step was written by Rolecall or by an agent that uses Rolecall's library."""
         return bool(self.payload["number"])
 
     @property

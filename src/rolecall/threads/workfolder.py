@@ -309,8 +309,8 @@ def read_mark(path: str) -> dict[str, str]:
 
 
 def is_newest(path: str, copy: str) -> bool:
-    """Return whether the folder on this machine is the newest copy, whose id the ref of its files names as `copy`. This
-    is true even if a person has deleted the folder."""
+    """Return whether the folder on this machine is the newest copy, which has the id `copy`. This is true even if a
+    person has deleted the folder."""
     return read_mark(path).get("copy") == copy
 
 

@@ -4,8 +4,8 @@ Restrictions are rules for its policy engine, passed with `--admin-policy`: a to
 model or its subagents, whatever the user's settings and rules allow.
 
 Tool servers are not supported. The program reads them only from settings files, and the variables that name another
-file (such as `GEMINI_CLI_SYSTEM_SETTINGS_PATH`) work only for files owned by root in folders that only root can write;
-others are skipped with a warning. Use `acp:gemini` for tool servers.
+file (such as `GEMINI_CLI_SYSTEM_SETTINGS_PATH`) work only for files owned by root in folders that only root can write
+to; others are skipped with a warning. Use `acp:gemini` for tool servers.
 
 It exits without waiting for its output to be read. We read immediately, but if an answer arrives together with a very
 long prompt, which its events repeat, the answer can be lost, and the run counts as interrupted.
