@@ -29,11 +29,11 @@ class Wording(NamedTuple):
     register: str = ""
     """The sentence that shows progress; empty if the host cannot show progress."""
     question: str = ""
-    """The sentence before a question, which is written out as for a host without a question tool."""
+    """The sentence before a question; the question itself is written out as for a host without a question tool."""
     agents: Mapping[str, str] = {}
     """The host's own agents that play certain roles, by role."""
     has_hyphens: bool = True
-    """Whether an agent's name can contain hyphens; otherwise, they are replaced by underscores."""
+    """Whether an agent's name can contain hyphens; otherwise, underscores replace the hyphens."""
 
     def render(self, tags: Mapping[str, Tag]) -> Render:
         prose = macros.prose(tags)

@@ -104,7 +104,7 @@ def remove(
     """Remove notes in one commit, together with the text that replaces them, and return the commit's id. If the commit
     fails, everything is restored. `lock` is the project's lock, which git also holds while it runs."""
     top, folder = notes[0].top, note.folder(project, "memory")
-    # The commit would join another git operation, or be lost with it.
+    # During another git operation, the commit would become part of that operation, or be lost with it.
     git_folder = git.run(top, "rev-parse", "--absolute-git-dir").text
     for name, what in _UNDER_WAY.items():
         if os.path.lexists(os.path.join(git_folder, name)):

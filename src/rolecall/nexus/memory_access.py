@@ -38,7 +38,7 @@ Log: TypeAlias = dict[str, Access]
 
 
 def moment(at: str) -> datetime:
-    # RFC 3339 has leap seconds, Python does not.
+    # RFC 3339 allows leap seconds, but Python does not.
     return datetime.fromisoformat(at.upper().replace(":60", ":59"))
 
 

@@ -30,7 +30,7 @@ _LONGEST_MESSAGE = 2_000
 """The maximum length of an agent's last message, because each start and end of an agent reads the file."""
 _LATEST_SECONDS = 120
 _MOST, _LARGEST = 100, 50_000
-"""The maximum number of entries and bytes, unless more agents are running: a host waits for the file."""
+"""The maximum number of entries and of bytes, unless more agents are running; a host waits while the file is read."""
 
 Entry: TypeAlias = dict[str, Any]
 

@@ -73,7 +73,7 @@ class PlanRunner:
         """Observations about each task, in addition to its outcome."""
 
     async def run(self) -> list[Row]:
-        """Run until every remaining task needs a person, and return a row for each task that was open."""
+        """Run tasks until none can begin or `cancel` is set, and return a row for each task that was open."""
         with self.project.run_alone():
             self.board.load()
             was_done = {number for number, task in self.board.tasks.items() if task["status"] == "completed"}
@@ -143,7 +143,7 @@ class PlanRunner:
                     return
             await self._leave(job, thread)
         except RolecallError as exc:
-            if thread is not None and thread.has_ended:  # a person ended it in the meantime
+            if thread is not None and thread.has_ended:  # a person ended the thread in the meantime
                 await self._leave(job, thread)
             else:
                 reason = exc.explain()

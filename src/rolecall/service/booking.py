@@ -87,7 +87,7 @@ class BookingBackend:
             elif move.name == thread.ref_name(self.slot.thread):
                 ref = self.backend.ref(move.name)
                 is_new_head = ref is not None and move.target != ref.target
-                # the node can be in the store already, because an external agent stores its step itself
+                # the step can be in the store already, because an external agent stores its step itself
                 if is_new_head:
                     dollars += cost(payload(move.target))
                 state = self._state_after(move, events, is_new_head=is_new_head)

@@ -288,7 +288,7 @@ def count_crash(
     store: Store, slot: Slot, reason: str, *, is_loss: bool = False, seen: ThreadRef | None = None
 ) -> ThreadRef | None:
     """Record that a step died, or was lost with the service. Its thread can run again, or waits for a person after too
-    many crashes. Return None if the thread has ended, or has moved since it was `seen`."""
+    many crashes. Return None if the thread has ended, or has moved since `seen` was read."""
 
     def crash(before: ThreadState) -> _Outcome:
         state, count = state_after_crash(before, reason, is_loss=is_loss)
@@ -315,7 +315,7 @@ def state_after_crash(state: ThreadState, reason: str, *, is_loss: bool = False)
 
 
 def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None) -> ThreadRef | None:
-    """Make a thread wait for a person. Return None if the thread has ended, or has moved since it was `seen`."""
+    """Make a thread wait for a person. Return None if the thread has ended, or has moved since `seen` was read."""
 
     def stop(state: ThreadState) -> _Outcome:
         after = state.move_to(Status.SUSPENDED, reason=reason, onward=RESUME)
@@ -336,8 +336,8 @@ _Outcome = tuple[ThreadState, Mapping[str, JsonObject]]
 def _settle(
     store: Store, slot: Slot, change: Callable[[ThreadState], _Outcome], seen: ThreadRef | None
 ) -> ThreadRef | None:
-    """Move a thread that has a slot but no running process, and free the slot unless the thread can continue. With
-    `seen`, do so only if the thread has not moved since, because another machine might have taken it."""
+    """Move a thread that has a slot but no running process, and free the slot unless the thread can continue. If
+    the thread has moved since `seen` was read, do nothing, because another machine might have taken it."""
     while True:
         ref = read_thread(store, slot.thread)
         if seen is not None and (ref is None or ref.ref.version != seen.ref.version):

@@ -198,7 +198,7 @@ class Workers:
             if ended.report is not None:
                 return ended
             if is_new or worker.notes or worker.is_stopping:
-                break  # otherwise the worker died before reading the order
+                break  # try again only if an idle worker died before reading the order
         # End only processes that this service started: another machine on this host might have the thread by now.
         await end_leftovers(add_mark(self._environ, order.thread)[RUN_VARIABLE])
         return ended

@@ -1,5 +1,5 @@
-"""A person's messages to the Lead, as a host would pass them on: tags are carried out, and the information that the
-Lead needs is added.
+"""A person's messages to Lead, as a host would pass them on: tags are carried out, and the information that Lead
+needs is added.
 
 The session is the thread of the conversation. The added information is a block below the person's words, which doors do
 not show.
@@ -28,7 +28,7 @@ _NO_PROJECT = (
 
 
 def receive(folder: str, session: str, text: str, *, is_new: bool = False) -> HostAnswer:
-    """Handle a message, and return an answer whose `context` is for the Lead and whose `notice` is for the person. A
+    """Handle a message, and return an answer whose `context` is for Lead and whose `notice` is for the person. A
     message with a tag turns a repository without a project into a project."""
     hooks = _load_hooks(text)
     project = _find_project(folder)
@@ -54,7 +54,7 @@ def leave(folder: str, session: str) -> str:
 
 
 def attach(text: str, context: str) -> str:
-    """Return the person's words with the information that the Lead needs."""
+    """Return the person's words with the information that Lead needs."""
     return f"{text}{_OPEN}{context}{_CLOSE}" if context else text
 
 

@@ -151,7 +151,7 @@ class Settled(NamedTuple):
 
 
 def settle(store: Store, step: RunningStep, ended: WorkerExit) -> Settled:
-    """Apply the end of a step's process to its thread, unless another machine has taken the thread in the meantime."""
+    """Update a thread after the process of its step has ended, unless another machine has taken the thread since."""
     slot, report = Slot(step.order.workflow, step.order.thread, 0), ended.report or {}
     ref = read_thread(store, slot.thread)
     status = ref.state.status if ref else "gone"

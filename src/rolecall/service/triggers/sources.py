@@ -160,7 +160,7 @@ def look_at_files(source: WatchedFiles, folder: str, *, since_ms: int) -> Source
 
 def _walk(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[str, os.stat_result, bool]]:
     """Yield every matching file below the folders with which the patterns begin, and whether the file's folder was
-    moved here at `since` (in nanoseconds) or later. Such a move changes the folder's inode, but not its contents."""
+    moved here at `since` (in nanoseconds) or later. Such a move changes the folder's ctime, but not its mtime."""
     fits, count = glob_test(*patterns), 0
     moved: set[str] = set()
     for root in roots(folder, patterns):
