@@ -118,7 +118,7 @@ class AcpLink:
         self._stack = AsyncExitStack()
         self._reader: AcpReader | None = None
         self.session: str | None = None
-        """The session whose updates go to the reader; None before the first prompt."""
+        """The session whose updates go to the reader; None while no prompt is running."""
         self.is_busy = True
         self.heard = 0
         """The number of updates received."""

@@ -21,7 +21,8 @@ else:
 
 
 def is_wanted(sandbox: Sandbox | None, words: Collection[str]) -> bool:
-    """Return whether a role's processes run in a sandbox: the role has a sandbox, or its restrictions imply one."""
+    """Return whether a role's processes run in a sandbox: the role's own, unless it is off, or one that its
+    restrictions imply."""
     if sandbox is not None:
         return not sandbox.is_off
     return not set(capabilities.IMPLY_SANDBOX).isdisjoint(words)

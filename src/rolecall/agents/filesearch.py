@@ -15,8 +15,8 @@ _SKIPPED = ".git"
 
 
 class Walk:
-    """An iterable over the paths of all files and folders below a root, relative to the root; the path of a folder ends
-    with a slash. `is_cut` says whether a limit ended the walk."""
+    """An iterable over the paths of all files and folders below a root except `.git`, relative to the root; the path of
+    a folder ends with a slash. `is_cut` says whether a limit ended the walk."""
 
     def __init__(self, root: str, seconds: float) -> None:
         self._root = root

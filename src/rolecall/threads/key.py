@@ -62,7 +62,7 @@ class Parts(NamedTuple):
     plus `ROUND` for each earlier repeat of an evaluation."""
 
     def dump(self, found: str = "") -> dict[str, Any]:
-        """Return the stored form of the parts. Leave out the tree if it is the tree that the step `found`."""
+        """Return the stored form of the parts. Leave out a tree that equals `found`, which the step stores."""
         known: dict[str, Any] = {"role": self.role, **self.prompt}
         known |= {"agent": self.agent, "version": self.version}
         rest = {"restrictions": [*self.restrictions], "session": self.session, "repetition": self.repetition}

@@ -82,8 +82,8 @@ class MemberFiles:
 
     async def merge(self, members: Mapping[int, ThreadRef], cancel: Cancel) -> dict[int, Merged | SetAside]:
         """Merge the work of members in the order in which they finished. `members` maps numbers to threads. Raise
-        `UsageError` before anything is merged if the folder has uncommitted changes in the same files. Raise
-        `AgentError` if `cancel` is set before all work is merged."""
+        `UsageError` before anything is merged if the folder has uncommitted changes in files that members changed.
+        Raise `AgentError` if `cancel` is set before all work is merged."""
         if self._group.merge != "queue":
             return {}
         order = sorted(members.items(), key=lambda one: (one[1].ref.updated, one[0]))

@@ -185,11 +185,11 @@ class Edit:
 
     @cached_property
     def is_none(self) -> bool:
-        """Whether the two workflows are equal."""
+        """Whether the two workflows are equal; never true for a workflow in Python."""
         return self.new.workflow.python is None and self.old.workflow == self.new.workflow
 
     def routes_alike(self, source: str) -> bool:
-        """Return whether the same edges lead from a role, under the same conditions."""
+        """Return whether the same edges are known to lead from a role, under the same conditions."""
         if source not in self._routes:
             old, new = self.old.workflow, self.new.workflow
             edges = new.graph.get(source, ())
