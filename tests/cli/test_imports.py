@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rolecall import errors
+
 if TYPE_CHECKING:
     from conftest import Rolecall
 
@@ -79,7 +81,7 @@ print(len(names))
 
 def modules_of(rolecall: Rolecall, *args: str, told: str = "") -> set[str]:
     # -S and -I leave out what an environment's own start-up files import, which is not ours to answer for.
-    source = Path(__file__).parents[2] / "src"
+    source = Path(errors.__file__).parents[1]
     site = [path for path in sys.path if path.endswith("site-packages")]
     done = subprocess.run(
         [sys.executable, "-S", "-c", DUMP, *args],

@@ -23,6 +23,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from rolecall import errors
 from rolecall.settings import stores
 from rolecall.settings.mask import Mask
 from rolecall.store.backend import NodeRecord, Ref
@@ -723,7 +724,7 @@ sys.exit(status)
 @pytest.mark.parametrize("verb", ["show", "steps", "read", "list"])
 def test_the_reading_verbs_import_nothing_heavy(rolecall: Rolecall, shelf: Shelf, verb: str) -> None:
     name = shelf.run(shelf.start(), steps=1)
-    source = Path(__file__).parents[2] / "src"
+    source = Path(errors.__file__).parents[1]
     site = [path for path in sys.path if path.endswith("site-packages")]
     # -S leaves out what an environment's own start-up files import, which is not ours to answer for.
     child = subprocess.run(

@@ -27,6 +27,7 @@ from hook_stage import (
     write,
 )
 
+from rolecall import errors
 from rolecall.agents.process import RUN_VARIABLE
 from rolecall.settings import config
 from rolecall.settings.capabilities import RESTRICTIONS
@@ -433,7 +434,7 @@ HEAVY = {
 def modules_of(project: Path, event: str, payload: dict[str, Any], host: str = "rolecall") -> set[str]:
     words = [sys.executable, "-S", "-c", DUMP, "hook", host, event, "--project", str(project)]
     site = [path for path in sys.path if path.endswith("site-packages")]
-    source = str(Path(__file__).parents[2] / "src")
+    source = str(Path(errors.__file__).parents[1])
     env = {"ROLECALL_HOME": os.environ["ROLECALL_HOME"], "PYTHONPATH": ":".join([source, *site])}
     data = json.dumps({"session": "s", "session_id": "s", "hook_event_name": event, **payload}).encode()
     done = subprocess.run(words, input=data, env=env, capture_output=True, check=True)

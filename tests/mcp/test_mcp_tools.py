@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pipe import PATIENCE, PROGRAM, Pipe, environment, make_project, piped
 
+from rolecall import errors
 from rolecall.mcp import nexus
 from rolecall.mcp.tools import ALL_GROUPS, GROUPS
 from rolecall.nexus import tool_map
@@ -399,7 +400,7 @@ def test_initialize_is_answered_before_anything_heavy_is_imported(
     project: Path, options: tuple[str, ...]
 ) -> None:
     opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}
-    source = Path(__file__).parents[2] / "src"
+    source = Path(errors.__file__).parents[1]
     for flags in ((), ("-S",)):  # the first server of an agent reads the catalogue
         done = subprocess.run(
             [sys.executable, *flags, "-c", OPEN_AND_TELL, str(project), *options],
