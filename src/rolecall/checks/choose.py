@@ -57,7 +57,7 @@ def open_roles(workflow: StoredWorkflow, settings: Settings) -> list[str]:
 def choose(
     workflow: StoredWorkflow, roles: Sequence[str], ready: Sequence[Cast], *, default: str = ""
 ) -> dict[str, AgentChoice]:
-    """Choose an agent for each role that one of them can play: the first that is ready or, for a role that judges the
+    """Choose an agent for each role that an agent can play: the first that is ready or, for a role that judges the
     work of others, a second one, because two models seldom make the same mistake. A role that judges such a judge is
     given the first agent again. `default` is the adapter of the other roles."""
     first = {edge.role for edge in workflow.graph.get(START, ())}

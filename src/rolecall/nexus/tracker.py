@@ -110,8 +110,8 @@ def _change(project: Folder, agent_id: str, edit: Callable[[Entry | None], Entry
 
 
 def reset(project: Folder, keep: Collection[str] = ()) -> str:
-    """Keep only the entries of the agents in `keep`. An unreadable file is replaced as well, because only sessions
-    that have ended would need it; the function then returns a sentence that says so and names the copy."""
+    """Keep only the entries of the agents in `keep`. An unreadable file is replaced by an empty list; the function
+    then returns a sentence that says so and names the copy."""
     with state_file.hold_lock(project):
         return keep_only(project, keep)
 

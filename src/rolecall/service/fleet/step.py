@@ -147,7 +147,7 @@ class Settled(NamedTuple):
     is_over: bool = False
     """Whether the thread has ended or is waiting for a person."""
     is_trouble: bool = False
-    """Whether the outcome is unknown, so that the order must be given again after a pause."""
+    """Whether the step could not be taken or settled, so that it must be ordered again after a pause."""
 
 
 def settle(store: Store, step: RunningStep, ended: WorkerExit) -> Settled:
