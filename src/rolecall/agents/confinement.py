@@ -21,8 +21,7 @@ else:
 
 
 def is_wanted(sandbox: Sandbox | None, words: Collection[str]) -> bool:
-    """Return whether a role's processes run in a sandbox: the role's own, unless it is off, or one that its
-    restrictions imply."""
+    """Return whether a role's processes run in a sandbox: its own, unless off, or one that restrictions imply."""
     if sandbox is not None:
         return not sandbox.is_off
     return not set(capabilities.IMPLY_SANDBOX).isdisjoint(words)
