@@ -25,7 +25,7 @@ from rolecall.threads import kept_files
 
 _UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
 """A program for `--upload-pack` with which a local repository serves a commit that is not the tip of a branch. It
-writes nothing there."""
+writes nothing to that repository."""
 
 
 _EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"

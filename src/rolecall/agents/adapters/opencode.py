@@ -4,9 +4,9 @@ There is no final event: the reason of the last step says how the run ended. A r
 exits with 0, and so does an interrupted one. A session can be continued only in its original folder: elsewhere the run
 prints nothing and does not end.
 
-A restricted role is played by an agent of our own, defined in `OPENCODE_CONFIG_CONTENT`, which may use only the tools
-it names, because the user's permissions for one agent override permissions for all agents. For the same reason it has
-no subagents. The usage figures exclude subagents, whose steps send no events.
+A restricted role is played by an agent that we define in `OPENCODE_CONFIG_CONTENT` and that may use only the tools
+named there, because the user's permissions for one agent override permissions for all agents. For the same reason, it
+has no subagents. The usage figures exclude subagents, whose steps send no events.
 """
 
 from __future__ import annotations
