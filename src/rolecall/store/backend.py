@@ -115,7 +115,7 @@ class StoredEvent(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Everything that one write does."""
+    """All changes that a single write makes to the store."""
 
     nodes: Sequence[NodeRecord] = ()
     moves: Sequence[Move] = ()

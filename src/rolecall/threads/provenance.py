@@ -95,7 +95,7 @@ class ProvenStep(NamedTuple):
     person: str
     """The person who answered, or `?` if a person answered but was not recorded; otherwise empty."""
     door: str
-    """The door through which that person answered, such as `web`."""
+    """The interface through which the person answered, such as `web`."""
 
 
 class ProofCheck(NamedTuple):
