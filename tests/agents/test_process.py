@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -138,6 +139,11 @@ def test_a_run_is_told_from_one_of_the_same_name_in_another_run(tmp_path: Path) 
 
     def look(child: Started) -> None:
         own.append(child.pid)
+        # The kernel shows the environment of a program a moment after it has begun the program.
+        environment, deadline = Path(f"/proc/{child.pid}/environ"), time.monotonic() + BOUND
+        while not environment.read_bytes():
+            assert time.monotonic() < deadline
+            os.sched_yield()
         for path in (
             thread,
             f"{here}/{thread}",
