@@ -688,14 +688,25 @@ def test_a_program_that_ends_waits_for_its_runs(tmp_path: Path, end: str) -> Non
 
 
 @at_each_end
-def test_ctrl_c_stops_the_runs_for_which_a_program_waits_at_its_end(tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["", "missed by the main thread"])
+def test_ctrl_c_stops_the_runs_for_which_a_program_waits_at_its_end(
+    tmp_path: Path, end: str, is_noticed: bool
+) -> None:
     os.mkfifo(started := tmp_path / "started")
     (tmp_path / "agent.sh").write_text(f"echo $$ >{started}; exec sleep 600\n")
-    running = subprocess.Popen(
-        [sys.executable, "-c", leave(tmp_path, end)], cwd=tmp_path, stderr=subprocess.PIPE
-    )
+    program = leave(tmp_path, end)
+    if not is_noticed:  # as if the signal had come just before the wait: nothing interrupts the wait
+        os.mkfifo(tmp_path / "interrupt")
+        interrupt = "open('interrupt').read(), signal.pthread_kill(threading.get_ident(), signal.SIGINT)"
+        program = program.replace(
+            "is_left =", f"threading.Thread(target=lambda: ({interrupt}), daemon=True).start()\nis_left =", 1
+        )
+    running = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.PIPE)
     pid = int(started.read_text())
-    running.send_signal(signal.SIGINT)
+    if is_noticed:
+        running.send_signal(signal.SIGINT)
+    else:
+        (tmp_path / "interrupt").write_text("")
     assert b"KeyboardInterrupt" in running.communicate(timeout=60)[1]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

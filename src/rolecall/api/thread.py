@@ -875,7 +875,8 @@ class Run:
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready, self._over, self._followed = threading.Event(), threading.Event(), threading.Event()
-        self._worker = threading.Thread(target=self._work, name=f"rolecall-{of.id}")
+        # A daemon, because the wait of Python itself for a thread misses a Ctrl-C that comes just before the wait.
+        self._worker = threading.Thread(target=self._work, name=f"rolecall-{of.id}", daemon=True)
         self._worker.start()
         self._ready.wait()
 
@@ -909,6 +910,13 @@ class Run:
         while not self._over.wait(1.0):
             pass  # a wait without a timeout would not notice a Ctrl-C that came just before the wait
 
+    def _wait_at_exit(self) -> None:
+        try:
+            self._wait_until_over()
+        finally:
+            self.stop()
+            self._worker.join()  # it may have an error to print
+
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
@@ -916,7 +924,7 @@ class Run:
     def _work(self) -> None:
         runs = self.thread.rolecall._runs
         runs.add(self)
-        atexit.register(self.stop)  # for Ctrl-C while Python waits for this thread
+        atexit.register(self._wait_at_exit)
         try:
             with asyncio.Runner(loop_factory=run_loop.RunLoop) as runner:
                 runner.run(self._play())
@@ -927,9 +935,10 @@ class Run:
             self._events.put(None)
             self._over.set()
             runs.discard(self)
-            atexit.unregister(self.stop)
         if self._error and not self._followed.wait(_FOLLOWED_WITHIN):
-            raise self._error  # so that Python prints the error of a run that nobody follows
+            failure = (type(self._error), self._error, self._error.__traceback__, self._worker)
+            threading.excepthook(threading.ExceptHookArgs(failure))
+        atexit.unregister(self._wait_at_exit)
 
     async def _play(self) -> None:
         self._loop, self._cancel = asyncio.get_running_loop(), asyncio.Event()
