@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from rolecall.errors import UsageError
@@ -97,7 +98,8 @@ class Knowledge:
 
     def files(self) -> dict[str, int]:
         """Return the files in the index, each with the number of its passages."""
-        return index.IndexReader(place.index_of(self.root)).counts()
+        with closing(index.IndexReader(place.index_of(self.root))) as reader:
+            return reader.counts()
 
     def passages(self, path: str, *, line: int | None = None) -> list[index.Stored]:
         """Return the passages of a file, or only those that contain the line `line`. `path` is relative to the current
@@ -106,7 +108,8 @@ class Knowledge:
         from_root = os.path.relpath(os.path.realpath(path), root)
         if os.path.lexists(path) and not from_root.startswith(".."):
             path = from_root
-        found = index.IndexReader(place.index_of(root)).of_file(path)
+        with closing(index.IndexReader(place.index_of(root))) as reader:
+            found = reader.of_file(path)
         return [each for each in found if line is None or each.start <= line <= each.end]
 
     def forget(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -250,11 +250,12 @@ class IndexStatus:
 def status(root: str) -> IndexStatus:
     settings = place.settings_of(root)
     path = place.index_of(root)
-    reader = IndexReader(path)
-    known, listing = reader.digests(), files.list_files(root, settings)
+    with closing(IndexReader(path)) as reader:
+        known, state = reader.digests(), reader.state
+    listing = files.list_files(root, settings)
     return IndexStatus(
         root=root,
-        state=reader.state,
+        state=state,
         bytes=os.path.getsize(path),
         changed=files.find_changed(root, listing.paths, known, largest=settings.largest_file),
         gone=sorted(known.keys() - set(listing.paths)),
