@@ -83,7 +83,7 @@ def test_a_person_answers_by_the_form_with_a_comment_on_a_line(
     page.locator("ol.chain > li").nth(2).wait_for()  # the worker answered again
     page.locator(".question").get_by_label("approved").wait_for()
     newest = site.get(f"/threads/{ident}/steps")["steps"][0]
-    prompt = site.get(f"/steps/{newest['hash']}")["prompt"]
+    prompt = site.get(f"/steps/{newest['id']}")["prompt"]
     assert "Rejected: Not yet" in prompt and "line 2: `<b>two</b>`\n  Say three." in prompt
 
     # It goes on while something is typed: what was typed stays, and is not sent before it was read.

@@ -111,7 +111,7 @@ def test_walk_reports_references_to_nothing(rolecall: Rolecall, small: dict[str,
     node = rolecall.json("cas", "put", small["kind"], json.dumps([MISSING]))["hash"]
     assert rolecall.json("cas", "walk", node) == {
         "hashes": [node],
-        "dangling": [{"hash": MISSING, "referrer": node}],
+        "dangling": [{"id": MISSING, "referrer": node}],
     }
     done = rolecall("cas", "walk", node, "--format", "text", check=0)
     assert done.stdout == node + "\n"
@@ -128,7 +128,7 @@ def test_schema_list_gives_ids_and_titles(rolecall: Rolecall, small: dict[str, s
 def test_stats_count_nodes_by_type(rolecall: Rolecall, small: dict[str, str]) -> None:
     stats = rolecall.json("cas", "stats")
     assert stats["nodes"] == 11
-    assert {"hash": small["kind"], "title": "List", "nodes": 1} in stats["types"]
+    assert {"id": small["kind"], "title": "List", "nodes": 1} in stats["types"]
     assert stats["refs"] == stats["events"] == 0
     assert stats["disk"] > 0
 

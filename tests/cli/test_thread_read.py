@@ -573,10 +573,10 @@ def test_step_details_expands_everything(rolecall: Rolecall, shelf: Shelf, done:
     assert "You write the text." in found["prompt"]
     assert found["turns"][-1]["role"] == "assistant"
     assert found["turns"][-1]["tool_calls"][0]["name"] == "edit"
-    by_id = rolecall.json("thread", "step-details", found["hash"])
+    by_id = rolecall.json("thread", "step-details", found["id"])
     assert by_id == found
     assert rolecall.json("thread", "step-details", done)["number"] == 4
-    text = rolecall("thread", "step-details", found["hash"], "--prompt", "--format", "text", check=0).stdout
+    text = rolecall("thread", "step-details", found["id"], "--prompt", "--format", "text", check=0).stdout
     assert "### Prompt" in text
     assert "Tool `edit`" in text
     assert "has no step '9'" in rolecall("thread", "step-details", f"{done}#9", check=3).stderr
@@ -597,7 +597,7 @@ def test_step_details_shows_failed_attempts_with_what_the_agent_gave(
     assert "Half a sent" in short
     assert "x" * 5000 not in short
     assert "x" * 5000 in whole
-    attempt = rolecall.json("thread", "step-details", found["attempts"][0]["hash"])
+    attempt = rolecall.json("thread", "step-details", found["attempts"][0]["id"])
     assert attempt["error"] == "x" * 5000
 
 
@@ -641,6 +641,7 @@ def test_diff_shows_where_two_threads_part_and_how(rolecall: Rolecall, shelf: Sh
     assert (found["common"], found["commonSteps"]) == (steps[2]["hash"], 2)
     third, fourth = found["steps"]
     assert third["number"] == 3
+    assert third["steps"][0] == {"id": steps[3]["hash"], "role": "writer", "number": 3}
     assert {'-  "words": 3,', '+  "words": 9,'} <= set(third["output"])
     assert {"-Second text here.", "+Another text."} <= set(third["body"])
     assert fourth["steps"][1] is None

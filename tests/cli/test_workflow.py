@@ -275,7 +275,7 @@ def test_validate_takes_names_of_the_project_and_of_the_registry(rolecall: Rolec
     assert_error(rolecall("workflow", "validate", cwd=project), 2, "this project has no workflow")
     put = rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project)
     [report] = rolecall.json("workflow", "validate", "solve-issue", cwd=project)
-    assert (report["file"], report["hash"], report["valid"]) == (put["hash"], put["hash"], True)
+    assert (report["file"], report["id"], report["valid"]) == (put["hash"], put["hash"], True)
     (project / "workflows").mkdir()
     (project / "workflows" / "do-more.yaml").write_text(SOLVE.replace("solve-issue", "do-more"))
     [report] = rolecall.json("workflow", "validate", cwd=project)
@@ -316,7 +316,7 @@ def test_old_versions_stay_reachable(rolecall: Rolecall, project: Path) -> None:
     file.write_text(SOLVE.replace('"1"', '"2"').replace("Review.", "Review well."))
     second = rolecall.json("workflow", "put", str(file))["hash"]
     history = rolecall.json("workflow", "history", "solve-issue")
-    assert [(row["hash"], row["version"], row["current"]) for row in history] == [
+    assert [(row["id"], row["version"], row["current"]) for row in history] == [
         (second, "2", True),
         (first, "1", False),
     ]
@@ -342,7 +342,7 @@ def test_diff_compares_a_file_with_what_was_put_and_versions_with_each_other(
     second = rolecall.json("workflow", "put", str(file))["hash"]
     for arguments in (["solve-issue"], [first], [first, second], [first, "solve-issue"]):
         done = rolecall.json("workflow", "diff", *arguments)
-        assert (done["from"]["hash"], done["to"]["hash"]) == (first, second)
+        assert (done["from"]["id"], done["to"]["id"]) == (first, second)
     text = rolecall("workflow", "diff", first, second, "--format", "text", check=0).stdout
     assert text.startswith("changed limits: steps\nchanged role reviewer: prompt\n\n--- solve-issue ")
 
@@ -375,7 +375,7 @@ def test_looking_at_a_workflow_in_python_writes_nothing(rolecall: Rolecall, proj
     (report,) = rolecall.json("workflow", "validate", "greet.py", cwd=project)
     assert report["valid"] and report["problems"] == []  # a function needs no agent
     put = rolecall.json("workflow", "put", "greet.py", cwd=project)
-    assert put == {"name": "greet", "hash": report["hash"]}
+    assert put == {"name": "greet", "hash": report["id"]}
     for verb in ("show", "graph"):
         assert "writer" in rolecall("workflow", verb, "./greet.py", cwd=project, check=0).stdout
     rolecall("doctor", "./greet.py", cwd=project)

@@ -13,7 +13,7 @@ from rolecall.threads import html_report, report
 
 def step(number: int = 1, **fields: Any) -> dict[str, Any]:
     return {
-        "hash": "8M0Q8N9CMRCR1", "number": number, "role": "writer", "agent": "test", "status": "done",
+        "id": "8M0Q8N9CMRCR1", "number": number, "role": "writer", "agent": "test", "status": "done",
         "output": {"$status": "done"}, "body": "The text.", "raw": "", "prompt": "Do it.",
         "timestamp": 1_700_000_000_000, "durationMs": 1500, "session": "s-1",
         "usage": {"input_tokens": 30, "output_tokens": 12}, "turns": [],
@@ -32,7 +32,7 @@ def card(**fields: Any) -> dict[str, Any]:
 
 
 ATTEMPT: dict[str, Any] = {
-    "hash": "2BD66HEZ7SHMN", "role": "writer", "agent": "test", "error": "the model is away", "ending": "failed",
+    "id": "2BD66HEZ7SHMN", "role": "writer", "agent": "test", "error": "the model is away", "ending": "failed",
     "session": None, "usage": {}, "timestamp": 1_700_000_000_000, "durationMs": 20, "raw": "Half",
     "prompt": "", "turns": [],
 }  # fmt: skip

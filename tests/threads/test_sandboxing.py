@@ -152,7 +152,7 @@ def test_a_failed_attempt_records_its_sandbox(stage: Stage) -> None:
     (stage.folder / "agent.sh").write_text("#!/bin/sh\necho no >&2; exit 3\n")
     stage.rolecall("run", "looking.yaml", "-p", "look", cwd=stage.folder)
     thread = stage.rolecall.json("thread", "show", cwd=stage.folder)
-    attempt = stage.rolecall.json("thread", "step-details", thread["attempts"][0]["hash"], cwd=stage.folder)
+    attempt = stage.rolecall.json("thread", "step-details", thread["attempts"][0]["id"], cwd=stage.folder)
     assert attempt["sandbox"]["rules"] == "writes nothing"
 
 

@@ -121,7 +121,7 @@ def test_a_person_plays_a_role_and_a_second_answer_is_told_who_was_first(
     steps = site.get(f"/threads/{ident}/steps")["steps"]
     assert [step["role"] for step in steps] == ["worker", "person", "worker"]
     assert steps[1]["by"] == {"person": "Ada L.", "door": "web", "address": "127.0.0.1"}
-    prompt = site.get(f"/steps/{steps[0]['hash']}")["prompt"]
+    prompt = site.get(f"/steps/{steps[0]['id']}")["prompt"]
     assert "- `work.txt`, line 2: `<b>two</b>`\n  Say three." in prompt
 
     # Two people answer the same question.
@@ -155,7 +155,7 @@ def test_what_agents_write_is_never_script(project: Project, site: Site) -> None
     ident = project.start("loop")
     project.run(ident)
     [step] = site.get(f"/threads/{ident}/steps")["steps"]
-    found = site.get(f"/steps/{step['hash']}")
+    found = site.get(f"/steps/{step['id']}")
     assert found["body"] == HOSTILE
     assert not re.search(r"<script|<img|href=\"javascript", found["bodyHtml"])
     assert "<em>fine</em>" in found["bodyHtml"]
@@ -292,8 +292,8 @@ def test_long_answers_are_shortened_unless_asked_for(project: Project, site: Sit
     project.run(ident)
     [step] = site.get(f"/threads/{ident}/steps")["steps"]
     assert len(step["output"]["note"]) < 5_000
-    assert len(site.get(f"/steps/{step['hash']}")["body"]) < 61_000
-    assert len(site.get(f"/steps/{step['hash']}", whole="1")["body"]) == 90_000
+    assert len(site.get(f"/steps/{step['id']}")["body"]) < 61_000
+    assert len(site.get(f"/steps/{step['id']}", whole="1")["body"]) == 90_000
 
 
 def test_spending_counts_each_step_once(project: Project, site: Site, tmp_path: Path) -> None:

@@ -268,7 +268,8 @@ class Thread:
         return views.step_page(self._store, self._ref, before=before, limit=limit)
 
     def step_entries(self) -> list[views.View]:
-        """Return the start and all steps, oldest first, as `rolecall thread steps --json` prints them."""
+        """Return the start and all steps, oldest first. `rolecall thread steps --json` prints them with `hash` in place
+        of `id`."""
         ref, chain = self._ref, self._chain
         steps = [views.step_entry(step, number) for step, number in views.number_steps(ref, chain)]
         return [views.start_entry(self._store, chain.start), *reversed(steps)]

@@ -125,7 +125,7 @@ def walk(options: Namespace) -> None:
         try:
             for visit in store.walk(root, follow_types=options.types, limit=options.max):
                 if isinstance(visit, Dangling):
-                    dangling.append({"hash": visit.id, "referrer": visit.referrer})
+                    dangling.append({"id": visit.id, "referrer": visit.referrer})
                 else:
                     found.append(visit)
         except Damaged as error:
@@ -133,7 +133,7 @@ def walk(options: Namespace) -> None:
     show(options, {"hashes": found, **({"dangling": dangling} if dangling else {})}, "\n".join(found))
     if format_of(options) == "text":
         for one in dangling:
-            warn(f"{one['referrer']} refers to {one['hash']}, which is not stored")
+            warn(f"{one['referrer']} refers to {one['id']}, which is not stored")
     if damage:
         raise damage
 
@@ -143,14 +143,14 @@ def stats(options: Namespace) -> CommandResult:
     with open_store(options.store, create=False) as store:
         size = store.backend.size()
         types = [
-            {"hash": type_id, "title": _title(store, type_id), "nodes": nodes}
+            {"id": type_id, "title": _title(store, type_id), "nodes": nodes}
             for type_id, nodes in size["types"].items()
         ]
     head = (
         f"{size['nodes']:,} nodes with {size['bytes']:,} bytes, {size['refs']:,} refs, "
         f"{size['events']:,} events; {size['disk']:,} bytes on disk"
     )
-    rows = [(one["nodes"], one["hash"], one["title"]) for one in types]
+    rows = [(one["nodes"], one["id"], one["title"]) for one in types]
     return CommandResult({**size, "types": types}, f"{head}\n\n{table(rows, ('nodes', 'type', 'title'))}")
 
 

@@ -232,7 +232,7 @@ _COLORED = _Characters(
 
 _LEAST_ROOM = 20
 """The minimum width of a table's last column. Before the column becomes narrower, other columns are left out."""
-_WHOLE = ("id", "thread", "step", "hash", "role", "type", "trigger", "status", "state", "to do")
+_WHOLE = ("id", "thread", "step", "role", "type", "trigger", "status", "state", "to do")
 """Columns that are never shortened, because users type their values or look at them first."""
 
 

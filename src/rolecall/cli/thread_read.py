@@ -310,11 +310,13 @@ def first_command(rolecall: Rolecall, preferred: str = "") -> str:
 def list_steps(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
         first, *steps = thread.step_entries()
-    shown = {"thread": thread.id, "workflow": first["workflow"], "steps": [first, *steps]}
+    # In this reply, as in uwf's, an id is called `hash`.
+    entries = [{"hash" if key == "id" else key: entry[key] for key in entry} for entry in (first, *steps)]
+    shown = {"thread": thread.id, "workflow": first["workflow"], "steps": entries}
 
     def text() -> str:
         headings = ("", "step", "role", "agent", "status", "time", "files", "output")
-        rows = [(0, first["hash"], "(start)", "", "", "", "", first["prompt"])]
+        rows = [(0, first["id"], "(start)", "", "", "", "", first["prompt"])]
         for step in steps:
             time = "reused" if "reused" in step else report.duration(step["durationMs"])
             output = step["output"]
@@ -325,7 +327,7 @@ def list_steps(options: Namespace) -> CommandResult:
                 words = ", ".join(f"{name}: {word_value(value)}" for name, value in fields.items())
             else:
                 words = json.dumps(output, ensure_ascii=False)
-            known = (step["number"], step["hash"], step["role"], step["agent"], step["status"] or "")
+            known = (step["number"], step["id"], step["role"], step["agent"], step["status"] or "")
             rows.append((*known, time, report.changes_total(step), short(words, 200)))
         return table(rows, headings, spared=("files", "time", "agent"))
 

@@ -116,8 +116,8 @@ def list_workflows(options: Namespace) -> CommandResult | None:
             tell("There are no workflows here. `rolecall new` lists those that come with Rolecall.")
             return None
         tell(f"{bundled} more come with Rolecall: `rolecall new`")
-    headings = ("name", "hash", "origin", "versions", "description")
-    cells = [[row[key] for key in headings] for row in rows]
+    headings = ("name", "id", "origin", "versions", "description")
+    cells = [(row["name"], row["hash"], row["origin"], row["versions"], row["description"]) for row in rows]
     return CommandResult(rows, lambda: table(cells, headings, folds=True))
 
 
@@ -153,7 +153,7 @@ class _Report(NamedTuple):
 
     file: str
     name: str | None
-    hash: str | None
+    id: str | None
     valid: bool
     problems: list[Problem]
 
@@ -252,11 +252,11 @@ def list_versions(options: Namespace) -> CommandResult:
             hint="`rolecall workflow list` shows all names; `workflow put FILE` adds a version.",
         )
     rows = [
-        {"hash": one.node, "timestamp": one.at, "version": one.version, "current": one.is_current}
+        {"id": one.node, "timestamp": one.at, "version": one.version, "current": one.is_current}
         for one in versions
     ]
     cells = [(_time(one.at), one.node, one.version, "current" if one.is_current else "") for one in versions]
-    return CommandResult(rows, table(cells, ("put", "hash", "version", "")))
+    return CommandResult(rows, table(cells, ("put", "id", "version", "")))
 
 
 @verb(
@@ -293,7 +293,7 @@ def compare(options: Namespace) -> CommandResult:
     found = document.changes(before.workflow, after.workflow)
     older, newer = (one.path or f"{one.workflow.name} {one.node.id}" for one in (before, after))
     text = document.diff(before.workflow, after.workflow, names=(older, newer))
-    sides = [{"name": one.workflow.name, "hash": one.node.id, "path": one.path} for one in (before, after)]
+    sides = [{"name": one.workflow.name, "id": one.node.id, "path": one.path} for one in (before, after)]
     shown = {
         "from": sides[0],
         "to": sides[1],

@@ -63,7 +63,7 @@ def list_workflows(place: ToolContext, _caller: Caller, /, detail: bool = False)
     shown = []
     with reader(place.store, folder=place.project) as rolecall:
         for entry in rolecall.workflow_entries():
-            more = {"hash": entry.node, "path": entry.path} if detail else {}
+            more = {"id": entry.node, "path": entry.path} if detail else {}
             known = {"name": entry.name, "origin": entry.origin, **more}
             description = rolecall.describe(entry) or ""
             shown.append({key: value for key, value in known.items() if value} | {"description": description})
@@ -97,7 +97,7 @@ def show_workflow(place: ToolContext, _caller: Caller, /, workflow: str, detail:
                 }
                 shown["more"] = "with `detail`: the instructions of each role, and what it must deliver"
             if path is None:
-                return {"origin": "global", "hash": node, "workflow": shown}
+                return {"origin": "global", "id": node, "workflow": shown}
             origin = "gallery" if gallery.has_file(path) else "local"
             return {"origin": origin, "path": path, "workflow": shown}
     text = read_text(path)

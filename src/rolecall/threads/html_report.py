@@ -203,7 +203,7 @@ def _diff(text: str, limit: int | None) -> str:
 
 
 def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
-    small = " · ".join([*report.facts(step), report.moment(step["timestamp"]), step["hash"]])
+    small = " · ".join([*report.facts(step), report.moment(step["timestamp"]), step["id"]])
     parts = [f"<h3>{safe(report.heading(step))}</h3>", f'<div class="small">{safe(small)}</div>']
     if sandbox := report.sandbox_text(step):
         parts.append(f'<div class="small">{safe(sandbox)}</div>')
@@ -254,7 +254,7 @@ def _answer(step: View, limit: int | None) -> str:
 
 def _attempt(attempt: View, limit: int | None) -> str:
     parts = [f"<h3>Failed attempt: {safe(attempt['role'])}</h3>"]
-    parts.append(f'<div class="small">{safe(" · ".join([*report.facts(attempt), attempt["hash"]]))}</div>')
+    parts.append(f'<div class="small">{safe(" · ".join([*report.facts(attempt), attempt["id"]]))}</div>')
     parts.append(f'<div class="text plain">{safe(report.shorten(attempt["error"], limit))}</div>')
     if sandbox := report.sandbox_text(attempt):
         parts.append(f'<div class="small">{safe(sandbox)}</div>')

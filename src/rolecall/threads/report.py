@@ -272,7 +272,7 @@ def step_markdown(
     """Render one step as `thread read` shows it. `goal` is the purpose of the step's role, shown once per role.
     `phrase` words the hint on how to read more. `unfolded` is the number of group members shown in full, or None for
     all."""
-    parts = [f"## {heading(step)}", f"*{' · '.join([*facts(step), step['hash']])}*"]
+    parts = [f"## {heading(step)}", f"*{' · '.join([*facts(step), step['id']])}*"]
     parts += [f"*Attempt failed: {_one_line(attempt['error'])}*" for attempt in step.get("attempts") or ()]
     if step["role"] == PERSON:
         said = step["output"]
@@ -290,11 +290,11 @@ def step_markdown(
     parts += [f"> **Note:** {note}" for note in step.get("notes") or ()]
     parts += [f"*Played by thread {child}*" for child in step.get("children") or ()]
     if calls := [call for turn in step.get("turns") or () for call in turn["tool_calls"]]:
-        parts.append(_calls_in_brief(calls, phrase(Hint("See them", "show_step", step=step["hash"]))))
+        parts.append(_calls_in_brief(calls, phrase(Hint("See them", "show_step", step=step["id"]))))
     if changes := changes_text(step, BRIEF_CHANGES):
         parts.append("Files:\n\n" + "\n".join(f"- {line}" for line in changes))
     if (members := members_of(step)) is not None:
-        more = phrase(Hint("See them", "show_step", step=step["hash"]))
+        more = phrase(Hint("See them", "show_step", step=step["id"]))
         parts += _members_markdown(step["output"], members, unfolded, more)
     else:
         parts.append(code_block(pretty(step["output"]), "json"))
@@ -406,7 +406,7 @@ def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | N
     """Render a failed attempt with its reason and all output of the agent."""
     parts = [
         f"### Failed attempt: {attempt['role']}",
-        f"*{' · '.join([*facts(attempt), attempt['hash']])}*",
+        f"*{' · '.join([*facts(attempt), attempt['id']])}*",
         shorten(attempt["error"], limit),
         *([f"*{sandbox}*"] if (sandbox := sandbox_text(attempt)) else []),
     ]

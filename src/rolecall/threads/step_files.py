@@ -163,7 +163,7 @@ def add_diffs(
     of any changes that are not on this machine."""
     for step in steps:
         attempts = list(add_diffs(store, trees, step.get("attempts") or (), warn, mask=mask))
-        node, diff = store.get(step["hash"]), ""
+        node, diff = store.get(step["id"]), ""
         is_attempt = "number" not in step
         tree = load_tree(node.payload.get("tree")) if is_attempt else Step(store, node).tree
         try:

@@ -33,7 +33,7 @@ else:
 
 _SEPARATOR = "\n\n---\n\n"
 _NEWEST_ATTEMPTS = 20
-_BRIEF = ("hash", "role", "agent", "error", "ending", "session", "usage", "timestamp", "durationMs")
+_BRIEF = ("id", "role", "agent", "error", "ending", "session", "usage", "timestamp", "durationMs")
 
 View = dict[str, Any]
 
@@ -241,13 +241,13 @@ def number_steps(ref: ThreadRef, chain: Chain) -> Iterator[tuple[Step, int]]:
 
 def start_entry(store: Store, start: thread.Start) -> View:
     created = store.get(start.id).created
-    return {"hash": start.id, "workflow": start.workflow, "prompt": start.prompt, "timestamp": created}
+    return {"id": start.id, "workflow": start.workflow, "prompt": start.prompt, "timestamp": created}
 
 
 def step_entry(step: Step, number: int) -> View:
     payload, output = step.payload, step.output
     return {
-        "hash": step.id,
+        "id": step.id,
         "role": step.role,
         "output": output,
         "detail": step.detail_id,
@@ -303,8 +303,8 @@ def step_page(store: Store, ref: ThreadRef, *, before: str | None = None, limit:
         found.append(step_entry(step, number) | _origins(store, step, with_texts=False))
         if len(found) == limit:
             break
-    is_more = bool(found) and number > 1 and Step(store, store.get(found[-1]["hash"])).payload["prev"]
-    return {"start": start, "steps": found, "before": found[-1]["hash"] if is_more else None}
+    is_more = bool(found) and number > 1 and Step(store, store.get(found[-1]["id"])).payload["prev"]
+    return {"start": start, "steps": found, "before": found[-1]["id"] if is_more else None}
 
 
 def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, ThreadRef | None]:
@@ -389,7 +389,7 @@ def attempts_from(store: Store, node: str | None, *, with_texts: bool) -> Iterat
         payload = store.get(node).payload
         completed = payload.get("completed_at", payload["started_at"])
         view = {
-            "hash": node,
+            "id": node,
             "role": payload["role"],
             "agent": payload["agent"],
             "error": payload.get("error", ""),
@@ -497,7 +497,7 @@ def read(
     if problem:
         parts.append(f"*({earlier} earlier steps cannot be read: {problem})*")
     elif earlier:
-        parts.append(notice(chosen[-1]["hash"], earlier))
+        parts.append(notice(chosen[-1]["id"], earlier))
     seen: set[str] = set()
     for view in reversed(chosen):
         goal = "" if view["role"] in seen else view["goal"]
@@ -508,7 +508,7 @@ def read(
         "text": _SEPARATOR.join(parts),
         "steps": len(chosen),
         "earlier": earlier,
-        "before": chosen[-1]["hash"] if earlier else None,
+        "before": chosen[-1]["id"] if earlier else None,
         "problem": problem,
     }
 
@@ -584,7 +584,7 @@ def difference(store: Store, one: ThreadRef, other: ThreadRef) -> View:
         outputs = (report.pretty(step.output) if step else "" for step in (mine, yours))
         bodies = (step.body if step else "" for step in (mine, yours))
         entries = [
-            {"hash": found[0].id, "role": found[0].role, "number": found[1]} if found else None
+            {"id": found[0].id, "role": found[0].role, "number": found[1]} if found else None
             for found in pair
         ]
         number = next(found[1] for found in pair if found)

@@ -59,7 +59,7 @@ function StepPair({ step }) {
 function Prompts({ steps }) {
   const [isOpen, setOpen] = useState(false);
   return html`<details onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>Prompts</summary>
-    ${isOpen ? html`<div class="columns">${steps.map((one) => html`<${Prompt} key=${one.hash} step=${one.hash} />`)}
+    ${isOpen ? html`<div class="columns">${steps.map((one) => html`<${Prompt} key=${one.id} step=${one.id} />`)}
     </div>` : null}</details>`;
 }
 

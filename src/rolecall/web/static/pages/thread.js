@@ -119,7 +119,7 @@ function useSteps(id, head) {
       const page = await get(`/threads/${id}/steps`, { max: 20 });
       setState((old) => {
         if (!isInTime()) return old;
-        const at = page.steps.findIndex((step) => step.hash === old.list[0]?.hash);
+        const at = page.steps.findIndex((step) => step.id === old.list[0]?.id);
         if (at < 0) return { list: page.steps, before: page.before, error: null };
         return { ...old, list: [...page.steps.slice(0, at), ...old.list], error: null };
       });
@@ -129,7 +129,7 @@ function useSteps(id, head) {
   };
   useEffect(() => { if (id) load(); }, [id]);
   const hasList = state.list !== null;
-  useEffect(() => { if (hasList && known.current[0]?.hash !== head) refresh(); }, [head, hasList]);
+  useEffect(() => { if (hasList && known.current[0]?.id !== head) refresh(); }, [head, hasList]);
   return { ...state, older: (max) => load(state.before, max), refresh };
 }
 
@@ -298,7 +298,7 @@ function Chain({ data, steps }) {
       <p>${statusOf(data) === "idle" ? "Nothing runs this thread. Press “Run”." : "The first answer appears here."}</p>
     </${Empty}>`}
     <ol class="chain" reversed>${shown.map((step, at) => html`
-      <${Boundary} what=${`Step ${step.number}`} key=${step.hash}>
+      <${Boundary} what=${`Step ${step.number}`} key=${step.id}>
         <${StepCard} step=${step} data=${data} isOpen=${at < 2}
           isWanted=${wanted === String(step.number)} />
       </${Boundary}>`)}</ol>

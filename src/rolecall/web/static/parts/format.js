@@ -67,6 +67,6 @@ export const answeredBy = (step) => step.by || (step.role === "$PERSON" ? step.o
 
 // Returns the step that followed `head` in a list of steps, newest first.
 export function stepAfter(steps, head) {
-  const at = steps.findIndex((step) => step.hash === head);
+  const at = steps.findIndex((step) => step.id === head);
   return at > 0 ? steps[at - 1] : null;
 }

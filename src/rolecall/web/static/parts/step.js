@@ -50,7 +50,7 @@ function StepFacts({ step, isPerson }) {
 }
 
 function Details({ step, data }) {
-  const { data: found, error } = useGet(`/steps/${step.hash}`);
+  const { data: found, error } = useGet(`/steps/${step.id}`);
   const [tab, choose] = useState("answer");
   const [isForking, setForking] = useState(false);
   if (error) return html`<${Problem} error=${error} />`;
@@ -138,11 +138,11 @@ function Attempts({ attempts }) {
 }
 
 function StepFiles({ step, thread }) {
-  const { data, error } = useGet(`/threads/${thread}/diff`, { at: step.hash });
+  const { data, error } = useGet(`/threads/${thread}/diff`, { at: step.id });
   if (error) return html`<${Problem} error=${error} />`;
   if (!data) return html`<${Loading} />`;
   if (data.problem) return html`<p class="faint">${data.problem}</p>`;
   return data.parts.map((part) => html`
-    <${Diff} part=${part} source=${`/threads/${thread}/diff`} query=${{ at: step.hash }} thread=${thread}
+    <${Diff} part=${part} source=${`/threads/${thread}/diff`} query=${{ at: step.id }} thread=${thread}
       canComment=${!me.value.readOnly} />`);
 }

@@ -21,7 +21,7 @@ export function Waterfall({ steps, onChoose }) {
     return { step, at, length, gap, shown, failed: Math.min(length * 0.9, failed) };
   });
   return html`<ol class="waterfall" aria-label="Steps over time">${rows.map((row) => html`
-    <${Row} key=${row.step.hash} ...${row} end=${end} onChoose=${onChoose} />`)}</ol>`;
+    <${Row} key=${row.step.id} ...${row} end=${end} onChoose=${onChoose} />`)}</ol>`;
 }
 
 function Row({ step, at, length, gap, shown, failed, end, onChoose }) {
