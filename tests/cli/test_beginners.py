@@ -125,7 +125,7 @@ WRONG_WORDS = {
     "a misspelt key of the configuration": Mistake(
         "run ./write-poem.yaml -p x",
         2,
-        "note: {home}/config.yaml: 'defaultAgnt' is not a key of the configuration. Did you mean 'defaultAgent'? "
+        "note: {home}/config.yaml:1:1: 'defaultAgnt' is not a key of the configuration. Did you mean 'defaultAgent'? "
         "Keys: providers, models, agents, defaultAgent, defaultModel, agentOverrides, modelOverrides, modelTiers, "
         "extract, memory, project, trees, notify, traces, catalog, store.\n"
         "rolecall: no agent is named for the role 'writer' of 'write-poem'\n"

@@ -107,6 +107,8 @@ def test_list_warns_of_what_the_file_should_not_have(rolecall: Rolecall) -> None
     rolecall.home.mkdir()
     (rolecall.home / "config.yaml").write_text("defautAgent: x\ndefaultAgent: nobody\n")
     done = rolecall("config", "list", check=0)
+    assert f"{rolecall.home}/config.yaml:1:1: 'defautAgent' is not a key" in done.stderr
+    assert f"{rolecall.home}/config.yaml:2:15: defaultAgent: there is no agent 'nobody'" in done.stderr
     assert "Did you mean 'defaultAgent'?" in done.stderr
     assert "there is no agent 'nobody'" in done.stderr
     rolecall("config", "unset", "defautAgent", check=0)

@@ -221,8 +221,10 @@ def test_a_configuration_that_cannot_be_read_is_a_problem(machine: Machine) -> N
     machine.write(agent="human")
     machine.configure("defaultAgent: [\n")
     assert checks_of(machine.doctor(code=1))["configuration"] == "problem"
-    machine.configure("defaultAgnet: human\n")
-    assert "defaultAgnet" in machine.doctor(code=1)["fix"][0]["text"]
+    machine.configure("store: x.db\ndefaultAgnet: human\nmemory: {overlap: 0}\n")
+    texts = [one["text"] for one in machine.doctor(code=1)["fix"]]
+    assert "config.yaml:2:1: 'defaultAgnet' is not a key" in texts[0]
+    assert "config.yaml:3:19: memory.overlap must be" in texts[1]
     machine.configure("")
     (machine.rolecall.home / ".env").write_text("no variable\n")
     assert checks_of(machine.doctor(code=1))["configuration"] == "problem"

@@ -80,6 +80,16 @@ def test_a_wrong_configuration_is_refused_with_the_name_of_the_file(
     assert caught.value.hint
 
 
+def test_a_file_that_cannot_be_used_is_refused_with_every_problem_in_it(tmp_path: Path) -> None:
+    text = "store: {url: 5, durability: sometimes}\ndefautAgent: x\n"
+    twice = "store: /x\n"
+    for wrong, lines in (text, ["1:14", "1:29", "2:1"]), (text + twice, ["1:14", "1:29", "2:1", "3:1"]):
+        with pytest.raises(UsageError) as caught:
+            settings(tmp_path, wrong)
+        listed = [line.strip() for line in caught.value.message.splitlines()[1:]]
+        assert [line.split(": ")[0] for line in listed] == [f"{tmp_path}/config.yaml:{at}" for at in lines]
+
+
 def test_a_configuration_that_is_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").mkdir()
     with pytest.raises(UsageError, match=r"config\.yaml cannot be read"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from rolecall.errors import UsageError
-from rolecall.settings import mask, models, settings
+from rolecall.settings import mask, models, settings, yaml12
+from rolecall.settings.yaml12 import Problem
 
 PROVIDERS = {
     "openai": {"baseUrl": "https://openai/v1", "apiKeyEnv": "OPENAI_API_KEY"},
@@ -22,6 +24,10 @@ def endpoint(extract: dict[str, Any] | None = None, role: dict[str, Any] | None 
     whole = {"providers": PROVIDERS, "models": MODELS, **rest, **({"extract": extract} if extract else {})}
     found = models.extract_endpoint(whole, ENVIRONMENT, role)
     return found and (found.base_url, found.model, found.api_key)
+
+
+def problems_of(whole: dict[str, Any], *, adapters: tuple[str, ...]) -> tuple[Problem, ...]:
+    return settings.problems(whole, json.dumps(whole, indent=1), source="c", adapters=adapters)
 
 
 # -- agents --
@@ -94,9 +100,10 @@ def test_two_providers_need_no_configuration_and_their_keys_go_to_their_own_endp
 def test_a_provider_says_what_its_endpoint_speaks() -> None:
     configured = {"providers": {"p": {"baseUrl": "https://p", "protocol": "anthropic"}}}
     assert model("p/m", configured)[3] == "anthropic"
-    assert settings.problems(configured, adapters=()) == []
+    assert problems_of(configured, adapters=()) == ()
     wrong = {"providers": {"p": {"baseUrl": "https://p", "protocol": "gopher"}}}
-    assert settings.problems(wrong, adapters=()) == ["providers.p.protocol must be one of openai, anthropic"]
+    found = [one.message for one in problems_of(wrong, adapters=())]
+    assert found == ["providers.p.protocol must be one of openai, anthropic"]
 
 
 @pytest.mark.parametrize(
@@ -321,25 +328,52 @@ def test_problems_of_a_file_are_all_named() -> None:
         "extract": [],
         "store": "/srv/x.db",
     }
-    found = settings.problems(whole, adapters=("human",))
-    assert [text.split(":")[0].split(" ")[0] for text in found] == [
-        "agents.h.command",
-        "extract",
+    found = problems_of(whole, adapters=("human",))
+    assert [one.message.split(":")[0].split(" ")[0] for one in found] == [
         "'defautAgent'",
         "defaultAgent",
+        "agents.h.command",
         "agentOverrides.solve.coder",
         "models.m.provider",
+        "extract",
     ]
-    assert "Did you mean 'h'?" in found[4]
-    assert settings.problems({"defaultAgent": "human", "store": "/x"}, adapters=("human",)) == []
+    assert "Did you mean 'h'?" in found[3].hint
+    assert problems_of({"defaultAgent": "human", "store": "/x"}, adapters=("human",)) == ()
+
+
+def test_every_problem_of_a_file_has_its_line_and_column() -> None:
+    text = """\
+# mine
+defautAgent: claude
+models:
+  fast: {provider: nowhere, nam: gpt}
+memory:
+  unreadDays: soon
+"""
+    found = settings.problems(yaml12.load(text), text, source="config.yaml", adapters=())
+    assert [f"{one.place}: {one.message}" for one in found] == [
+        "config.yaml:2:1: 'defautAgent' is not a key of the configuration",
+        "config.yaml:4:20: models.fast.provider: there is no provider 'nowhere'",
+        "config.yaml:4:29: 'nam' is not a key of a model",
+        "config.yaml:6:15: memory.unreadDays must be a whole number of 0 or more",
+    ]
+
+
+def test_the_text_of_a_sound_configuration_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the text is read again")
+
+    monkeypatch.setattr(yaml12, "read", refuse)
+    sound = {"defaultAgent": "human", "store": "/x"}
+    assert settings.problems(sound, "…", source="c", adapters=("human",)) == ()
 
 
 def test_a_text_in_the_wrong_place_is_not_shown_because_it_may_be_a_key() -> None:
     key = "sk-0123456789abcdef"
     wrong = {"providers": key, "agents": {"a": key}, "extract": key, "project": {"unplannedEdits": key}}
-    found = settings.problems({**wrong, "memory": {"unreadDays": key, "autoDelete": key}}, adapters=())
+    found = problems_of({**wrong, "memory": {"unreadDays": key, "autoDelete": key}}, adapters=())
     assert len(found) == 6 and key not in str(found)
-    assert "providers must be a mapping" in found
+    assert "providers must be a mapping" in [one.message for one in found]
 
 
 def test_a_section_that_may_be_a_path_names_its_keys() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from typing import Any
 
 import pytest
@@ -221,8 +222,9 @@ def test_includes_that_multiply_are_bounded_by_the_size_limit() -> None:
 def test_several_faults_are_collected() -> None:
     document = yaml12.read("a: 1\na: 2\nb: !x 3\nc: !!int y\n", source="w.yaml")
     assert [problem.line for problem in document.problems] == [2, 3, 4]
-    with pytest.raises(UsageError, match="and 2 more"):
-        yaml12.load("a: 1\na: 2\nb: !x 3\nc: !!int y\n")
+    with pytest.raises(UsageError) as raised:
+        yaml12.load("a: 1\na: 2\nb: !x 3\nc: !!int y\n", source="w.yaml")
+    assert raised.value.message.splitlines()[1:] == [f"  {problem}" for problem in document.problems]
 
 
 YAML_BITS = st.sampled_from(
@@ -274,7 +276,7 @@ def test_any_text_gives_a_value_or_a_usage_error(text: str) -> None:
     try:
         yaml12.load(text, source="w.yaml")
     except UsageError as exc:
-        assert exc.message.startswith("w.yaml:")
+        assert re.match(r"w\.yaml(:| has \d+ problems:\n  w\.yaml:)\d+:\d+: ", exc.message)
 
 
 JSON = st.recursive(

@@ -147,6 +147,16 @@ modelOverrides: null
 """
 
 
+def test_a_setting_that_cannot_be_imported_is_named_with_its_place(
+    rolecall: Rolecall, tmp_path: Path
+) -> None:
+    folder = filled(tmp_path / "uwf")
+    (folder.root / "config.yaml").write_text(CONFIG.replace("name: big-1", "nam: big-1"))
+    done = rolecall("thread", "import", str(folder.root), "--config", "--format", "json", check=0)
+    (refused,) = json.loads(done.stdout)["config"]["refused"]
+    assert refused.startswith(f"{folder.root}/config.yaml:3:32: 'nam' is not a key of a model")
+
+
 def test_the_configuration_is_offered_and_taken_when_asked_for(rolecall: Rolecall, tmp_path: Path) -> None:
     folder = filled(tmp_path / "uwf")
     (folder.root / "config.yaml").write_text(CONFIG)

@@ -52,12 +52,13 @@ def check_home(open_store: Callable[[str], Store], *, url: str | None = None) ->
 
     path, private = config.config_path(), [os.path.join(home, ".env")]
     try:
-        settings = config.load()
+        text = config.read_text(path)
+        settings = config.parse(text, path)
         private += [path] if secrets_of(settings) else []
         config.env_file()
-        found = problems(settings, adapters=(*ADAPTERS, "human"))
+        found = problems(settings, text, source=path, adapters=(*ADAPTERS, "human"))
         fix = Hint("Correct it", "change_setting")
-        checks += [Check("configuration", "problem", f"{path}: {problem}", fix) for problem in found]
+        checks += [Check("configuration", "problem", f"{one.place}: {one.text}", fix) for one in found]
         if not found:
             there = path if os.path.exists(path) else f"{path} (not written yet)"
             checks.append(Check("configuration", "ok", there))

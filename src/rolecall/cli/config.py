@@ -87,9 +87,9 @@ def set_value(options: Namespace) -> CommandResult:
     def edit(before: str) -> str:
         after = config_file.with_value(before, path, value, source=file)
         # A name that refers to nothing is refused now, not when a thread needs it.
-        for problem in settings.find_dangling_names(config.parse(after, file), adapters=_AGENTS):
-            if problem.startswith(".".join(path) + ":"):
-                raise UsageError(problem, hint="Nothing was changed.")
+        for name in settings.find_dangling_names(config.parse(after, file), adapters=_AGENTS):
+            if name.path == path:
+                raise UsageError(f"{name.message}. {name.hint}", hint="Nothing was changed.")
         return after
 
     config_file.change(file, edit)
@@ -116,9 +116,11 @@ def unset(options: Namespace) -> CommandResult:
 
 @verb("config list", "print all settings, keys masked", "rolecall config list")
 def list_settings(_options: Namespace) -> CommandResult:
-    found, file = config.load(), config.config_path()
-    for problem in settings.problems(found, adapters=_AGENTS):
-        warn(f"{file}: {problem}")
+    file = config.config_path()
+    text = config.read_text(file)
+    found = config.parse(text, file)
+    for problem in settings.problems(found, text, source=file, adapters=_AGENTS):
+        warn(f"{problem.place}: {problem.text}")
     shown = config.mask().value(hide_secrets(found, MASKED))
     return CommandResult(
         shown, lambda: f"# {file}\n" + (dump_yaml(shown).rstrip() if shown else "# nothing is set")

@@ -46,7 +46,7 @@ from rolecall.cli.thread_play import play
 from rolecall.errors import UsageError
 from rolecall.service import control
 from rolecall.settings import config
-from rolecall.settings.settings import UWF_PROGRAMS, agent_for, shape_problems, uwf_program
+from rolecall.settings.settings import UWF_PROGRAMS, agent_for, problems, uwf_program
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.state import ENDED
 from rolecall.workflow.playbook import Playbook, players
@@ -173,9 +173,11 @@ def _note_once(note: str) -> None:
 def tell_of_settings(book: Playbook, override: str | None) -> None:
     """Report problems in the configuration. Also say which built-in adapter plays a role that the configuration assigns
     to a uwf agent."""
-    settings = config.load()
-    for problem in shape_problems(settings):
-        _note_once(f"note: {config.config_path()}: {problem}")
+    file = config.config_path()
+    text = config.read_text(file)
+    settings = config.parse(text, file)
+    for problem in problems(settings, text, source=file):
+        _note_once(f"note: {problem.place}: {problem.text}")
     for name, played in players(book):
         with suppress(UsageError):
             own = played.workflow.roles[name].agent

@@ -191,10 +191,7 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     if isinstance(section, str):
         section = {"url": section}
     if not isinstance(section, dict) or not set(section) <= {"url", "durability"}:
-        raise UsageError(
-            f"{file}: `store` must be a path or a mapping with `url` and `durability`",
-            hint="For example `store: /srv/rolecall/store.db`.",
-        )
+        raise settings.refusal(text, source=file)
     configured = section.get("url") or "store.db"
     if isinstance(configured, str):
         kind, path = store_address(configured)
@@ -205,11 +202,7 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     url = environ.get("ROLECALL_STORE") or configured
     durability = section.get("durability", "heads")
     if not isinstance(url, str) or durability not in backend.DURABILITIES:
-        wrong = "an unknown durability" if isinstance(url, str) else "a url that is not a text"
-        raise UsageError(
-            f"{file}: `store` has {wrong}",
-            hint=f"url is a path or an address, durability one of {', '.join(backend.DURABILITIES)}.",
-        )
+        raise settings.refusal(text, source=file)
     return StoreSettings(url, durability)
 
 
@@ -255,13 +248,17 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
 
 
 def parse(text: str, path: str) -> Settings:
+    """Return the settings in a text. If the text is no YAML mapping, raise `UsageError` with every problem in it."""
     if not text.strip():
         return {}
-    value = yaml12.load(text, source=path)
+    try:
+        value = yaml12.load(text, source=path)
+    except UsageError:
+        raise settings.refusal(text, source=path) from None
     if value is None:  # the file contains only comments
         return {}
     if not isinstance(value, dict):
-        raise UsageError(f"{path} must be a mapping of settings", hint="Correct the file, or move it away.")
+        raise settings.refusal(text, source=path)
     return value
 
 

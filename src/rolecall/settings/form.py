@@ -51,17 +51,21 @@ class Reading:
     """A document that is being read, with the places of its parts and the problems found so far."""
 
     def __init__(
-        self, root: YamlNode, problems: Iterable[Problem] = (), *, hides_texts: bool = False
+        self,
+        root: YamlNode | Callable[[], YamlNode],
+        problems: Iterable[Problem] = (),
+        *,
+        hides_texts: bool = False,
     ) -> None:
-        """With `hides_texts`, problems show no text from the document, because it might be a secret in the wrong
-        place."""
+        """`root` has the places of all parts; a function that returns it is called only if there is a problem. With
+        `hides_texts`, problems show no text from the document, because it might be a secret in the wrong place."""
         self.problems = list(problems)
         self.hides_texts = hides_texts
         self.wrong: list[Path] = []
         """The path of every error, including further errors in the same place."""
         self.written: dict[Path, Path] = {}
         """Maps the path of a part to its path in the text if the two differ."""
-        self._marks = Marks(root)
+        self._root = root
         self._unreadable_places = {problem[2:5] for problem in self.problems}
 
     def place(self, path: Path, *, key: bool = False) -> Position:
@@ -69,7 +73,9 @@ class Reading:
             if path[:length] in self.written:
                 path = (*self.written[path[:length]], *path[length:])
                 break
-        return self._marks.at(path, key=key)
+        if not isinstance(self._root, YamlNode):
+            self._root = self._root()
+        return Marks(self._root).at(path, key=key)
 
 
 class At:
@@ -491,12 +497,13 @@ def load(
     section: str = "",
     include: yaml12.Include | None = None,
     max_bytes: int = yaml12.MAX_BYTES,
+    hides_texts: bool = False,
 ) -> Loaded[T]:
     """Read the value of a YAML text, or of one section of the text."""
     node, problems = yaml12.read(text, source=source, include=include, max_bytes=max_bytes)
     if node is None:
         return Loaded(None, tuple(problems))
-    reading = Reading(node, problems)
+    reading = Reading(node, problems, hides_texts=hides_texts)
     at, value = At(reading), node.value
     if section:
         at, value = at / section, value.get(section) if isinstance(value, dict) else None

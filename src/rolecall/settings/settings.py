@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Hint, NotFound, UsageError
+from rolecall.settings import yaml12
 from rolecall.settings.form import (
     Anything,
+    At,
     Choice,
     Either,
     Field,
@@ -21,14 +23,17 @@ from rolecall.settings.form import (
     ListOf,
     MapOf,
     Number,
+    Reading,
     Record,
     RefusedKey,
     Section,
     Text,
     check_value,
     did_you_mean,
-    load_value,
+    in_order,
+    load,
 )
+from rolecall.settings.yaml12 import Position, Problem, YamlNode
 
 if TYPE_CHECKING:
     from rolecall.store.canonical import JsonObject, Schema
@@ -201,7 +206,9 @@ _STORE = Section(
     {
         "url": Field(_LINE, "A SQLite file, files:FOLDER or postgresql://USER@HOST/DATABASE."),
         "durability": Field(
-            Choice("always", "heads", "never"), "When a write waits for the disk, in SQLite (heads)."
+            Choice("always", "heads", "never"),
+            "When a write waits for the disk, in SQLite (heads).",
+            nullable=False,
         ),
     },
 )
@@ -240,10 +247,16 @@ _SETTINGS = Section(
             "A folder with agents and skills to use instead of the built-in ones.",
         ),
         "store": Field(
-            Either("a path or a mapping", {dict: _STORE, str: _LINE}),
+            Either(
+                "a path or a mapping",
+                {dict: _STORE, str: _LINE},
+                hint="For example `store: /srv/rolecall/store.db`.",
+            ),
             "Where threads are kept: a path or an address (store.db in the home).",
+            nullable=False,
         ),
     },
+    wanted="a mapping of settings",
 )
 KEYS = _SETTINGS.keys
 
@@ -322,33 +335,55 @@ def value_from(text: str, path: Path) -> Any:
     return list(read) if isinstance(read, tuple) else read
 
 
-def problems(settings: Settings, *, adapters: Collection[str]) -> list[str]:
-    """Return all problems with a configuration: unknown keys, invalid values, and names that are not defined."""
-    return [*shape_problems(settings), *find_dangling_names(settings, adapters=adapters)]
+def problems(
+    settings: Settings, text: str, *, source: str, adapters: Collection[str] | None = None
+) -> tuple[Problem, ...]:
+    """Return all problems with a configuration that was read from `text`: unknown keys, invalid values and, given the
+    known `adapters`, names that are not defined. The text is read again for their places, if there are any."""
+
+    def find_places() -> YamlNode:
+        return yaml12.read(text, source=source).node or YamlNode(None, Position(source, 1, 1))
+
+    reading = Reading(find_places, hides_texts=True)
+    _SETTINGS.read(settings, At(reading))
+    if adapters is not None:
+        for name in find_dangling_names(settings, adapters=adapters):
+            At(reading, name.path).report(name.message, name.hint)
+    return in_order(reading.problems, source)
 
 
-def shape_problems(settings: Settings) -> list[str]:
-    """Return the problems with unknown keys and invalid values."""
-    found = load_value(_SETTINGS, settings, hides_texts=True).problems
-    return [f"{problem.message}{'. ' if problem.hint else ''}{problem.hint}" for problem in found]
+def refusal(text: str, *, source: str) -> UsageError:
+    """Return the error for the text of a configuration that cannot be used, with every problem in it."""
+    found = load(_SETTINGS, text, source=source, hides_texts=True).problems
+    error = yaml12.unreadable(source, found)
+    return UsageError(error.message, hint=error.hint or "Correct the file, or move it away.")
 
 
-def find_dangling_names(settings: Settings, *, adapters: Collection[str]) -> list[str]:
-    """Return the problems with names that the configuration uses but does not define."""
-    agents = [("defaultAgent", settings.get("defaultAgent"))]
+class DanglingName(NamedTuple):
+    """A name that the configuration uses but does not define."""
+
+    path: Path
+    message: str
+    hint: str
+
+
+def find_dangling_names(settings: Settings, *, adapters: Collection[str]) -> list[DanglingName]:
+    """Return the names that the configuration uses but does not define."""
+    agents: list[tuple[Path, Any]] = [(("defaultAgent",), settings.get("defaultAgent"))]
     for workflow, roles in get_section(settings, "agentOverrides").items():
-        agents += [(f"agentOverrides.{workflow}.{role}", alias) for role, alias in as_mapping(roles).items()]
+        agents += [(("agentOverrides", workflow, role), alias) for role, alias in as_mapping(roles).items()]
     for name, tiers in get_section(settings, "modelTiers").items():
-        agents += [(f"modelTiers.{name}.{tier}", name) for tier in as_mapping(tiers)]
-    models = [("defaultModel", settings.get("defaultModel"))]
+        agents += [(("modelTiers", name, tier), name) for tier in as_mapping(tiers)]
+    models: list[tuple[Path, Any]] = [(("defaultModel",), settings.get("defaultModel"))]
     models += [
-        (f"modelOverrides.{scene}", name) for scene, name in get_section(settings, "modelOverrides").items()
+        (("modelOverrides", scene), name) for scene, name in get_section(settings, "modelOverrides").items()
     ]
-    providers = [("extract.provider", get_section(settings, "extract").get("provider"))]
+    extract = get_section(settings, "extract")
+    providers: list[tuple[Path, Any]] = [(("extract", "provider"), extract.get("provider"))]
     for name, entry in get_section(settings, "models").items():
-        providers.append((f"models.{name}.provider", as_mapping(entry).get("provider")))
+        providers.append((("models", name, "provider"), as_mapping(entry).get("provider")))
     known_agents = {*get_section(settings, "agents"), *adapters, *UWF_PROGRAMS}
-    aliases = [(key, name) for key, name in agents if str(name).partition(":")[0] not in known_agents]
+    aliases = [(path, name) for path, name in agents if str(name).partition(":")[0] not in known_agents]
     return [
         *_missing("agent", aliases, known_agents),
         *_missing("model", models, get_section(settings, "models")),
@@ -356,10 +391,11 @@ def find_dangling_names(settings: Settings, *, adapters: Collection[str]) -> lis
     ]
 
 
-def _missing(what: str, named: Sequence[tuple[str, Any]], known: Collection[str]) -> Iterator[str]:
-    for key, name in named:
+def _missing(what: str, named: Sequence[tuple[Path, Any]], known: Collection[str]) -> Iterator[DanglingName]:
+    for path, name in named:
         if isinstance(name, str) and name not in known:
-            yield f"{key}: there is no {what} {name!r}. {did_you_mean(name, sorted(known), what='Known')}"
+            hint = did_you_mean(name, sorted(known), what="Known")
+            yield DanglingName(path, f"{'.'.join(path)}: there is no {what} {name!r}", hint)
 
 
 def get_section(settings: Settings, key: str) -> Settings:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rolecall.errors import UsageError
@@ -77,10 +77,17 @@ class Problem(NamedTuple):
     column: int
     hint: str = ""
 
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+    @property
+    def text(self) -> str:
+        """The message and the hint."""
+        return f"{self.message}{'. ' if self.hint else ''}{self.hint}"
+
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
-        hint = f". {self.hint}" if self.hint else ""
-        return f"{place}: {self.severity}: {self.message}{hint}"
+        return f"{self.place}: {self.severity}: {self.text}"
 
 
 def refusal(what: str, problems: Iterable[Problem]) -> UsageError:
@@ -88,6 +95,13 @@ def refusal(what: str, problems: Iterable[Problem]) -> UsageError:
     errors = [problem for problem in problems if problem.severity == "error"]
     lines = "".join(f"\n  {problem}" for problem in errors)
     return UsageError(f"{what} has {len(errors)} problem{'s' if errors[1:] else ''}:{lines}")
+
+
+def unreadable(source: str, problems: Sequence[Problem]) -> UsageError:
+    """Return the error for a text whose value cannot be read. A single problem needs no list."""
+    if problems[1:]:
+        return refusal(source, problems)
+    return UsageError(f"{problems[0].place}: {problems[0].message}", hint=problems[0].hint)
 
 
 class YamlNode:
@@ -139,8 +153,8 @@ class Document(NamedTuple):
 def load(
     text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES, include: Include | None = None
 ) -> Any:
-    """Read one YAML document and return its value. Raise `UsageError` with file, line and column if the document is
-    invalid."""
+    """Read one YAML document and return its value. Raise `UsageError` with every problem, each with file, line and
+    column, if the document is invalid."""
     # Most agents' answers begin with simple `name: words` lines, and importing the parser takes longer than reading
     # these.
     if len(text) <= max_bytes:
@@ -150,9 +164,7 @@ def load(
             return flat
     node, problems = read(text, source=source, max_bytes=max_bytes, include=include)
     if problems or node is None:
-        first = problems[0]
-        more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
-        raise UsageError(f"{first.file}:{first.line}:{first.column}: {first.message}{more}", hint=first.hint)
+        raise unreadable(source, problems)
     return node.value
 
 

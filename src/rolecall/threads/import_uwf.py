@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.settings import config, config_file
-from rolecall.settings.settings import key_of, shape_problems
+from rolecall.settings.settings import key_of, problems
 from rolecall.store.bundle import import_from
 from rolecall.store.files import FilesBackend
 from rolecall.store.store import Draft, Store
@@ -138,7 +138,8 @@ def has_config(folder: str) -> bool:
 def take_config(folder: str) -> TakenConfig:
     """Import those settings of `folder` that are not set here, including the keys of providers."""
     file = os.path.join(folder, CONFIG)
-    theirs = config.parse(config.read_text(file), file)
+    written = config.read_text(file)
+    theirs = config.parse(written, file)
     entries: dict[tuple[str, ...], Any] = {(key,): theirs[key] for key in _SINGLE if theirs.get(key)}
     for section in _NAMED:
         named = theirs.get(section)
@@ -152,8 +153,8 @@ def take_config(folder: str) -> TakenConfig:
             as_written = {path[0]: value if len(path) == 1 else {path[1]: value}}
             if present is not None:
                 done.kept.extend([key_of(path)] if present != value else [])
-            elif problems := list(shape_problems(as_written)):
-                done.refused.extend(problems)
+            elif found := problems(as_written, written, source=file):
+                done.refused.extend(f"{problem.place}: {problem.text}" for problem in found)
             else:
                 text = config_file.with_value(text, path, value, source=config.config_path())
                 done.taken.append(key_of(path))
