@@ -59,11 +59,22 @@ def test_an_agent_without_an_index_is_told_which_tools_make_one_and_they_do(proj
 def test_headings_limits_and_patterns(synced: Path) -> None:
     with piped(synced) as pipe:
         pipe.initialize()
-        (found,) = pipe.call("knowledge_query", query="elevated rights", limit=1)["results"]
+        (found,) = pipe.call("knowledge_query", query="elevated rights", max=1)["results"]
         assert found["path"] == "guide.md" and found["heading"].endswith("Install")
         for found in pipe.call("knowledge_query", query="elevated rights", path="src/")["results"]:
             assert found["path"].startswith("src/")
         assert pipe.call("knowledge_query", query="rights", path="nowhere/") == {"results": []}
+
+
+def test_the_older_name_of_an_argument_is_still_read_with_a_note(synced: Path) -> None:
+    with piped(synced) as pipe:
+        pipe.initialize()
+        assert len(pipe.call("knowledge_query", query="elevated rights", limit=1)["results"]) == 1
+        assert pipe.call("thread_list", limit=3) == {"threads": []}
+        assert "limit" in pipe.call("thread_list", limit=3, max=3)["error"]
+    notes = (synced.parent / "stderr").read_text()
+    assert "`limit` of knowledge_query is now `max`" in notes
+    assert notes.count("`limit` of thread_list is now `max`") == 1
 
 
 def test_wrong_arguments_are_named(synced: Path) -> None:
@@ -72,8 +83,8 @@ def test_wrong_arguments_are_named(synced: Path) -> None:
         ({"query": ""}, "do not fit"),
         ({"query": "x" * 10_001}, "do not fit"),
         ({"query": "..."}, "holds no word"),
-        ({"query": "x", "limit": 0}, "do not fit"),
-        ({"query": "x", "limit": 21}, "do not fit"),
+        ({"query": "x", "max": 0}, "do not fit"),
+        ({"query": "x", "max": 21}, "do not fit"),
         ({"query": "x", "path": "{a,b}"}, "alternatives in braces"),
         ({"query": "x", "path": "../other"}, "leads out of the repository"),
         ({"query": "x", "repo": "/"}, "do not fit"),
@@ -92,7 +103,7 @@ def test_a_reply_is_bounded_and_what_is_left_out_is_said(project: Path) -> None:
     with piped(project) as pipe:
         pipe.initialize()
         pipe.call("knowledge_sync")
-        results = pipe.call("knowledge_query", query="harvest of apples", limit=20)["results"]
+        results = pipe.call("knowledge_query", query="harvest of apples", max=20)["results"]
     assert len(results) == 20
     assert sum(len(found["text"]) for found in results) <= 24_000
     assert len(json.dumps(results)) < 32_000
@@ -104,11 +115,11 @@ def test_a_file_that_has_changed_since_is_marked(synced: Path) -> None:
         pipe.initialize()
         pipe.call("knowledge_query", query="elevated rights")
         (synced / "guide.md").write_text(GUIDE.replace("elevated", "ordinary"))
-        reply = pipe.call("knowledge_query", query="elevated rights", limit=1)
+        reply = pipe.call("knowledge_query", query="elevated rights", max=1)
         assert reply["results"][0]["stale"] and "knowledge_sync" in reply["notes"][0]
         done = pipe.call("knowledge_sync")
         assert (done["indexed"], done["unchanged"]) == (1, 1)
-        reply = pipe.call("knowledge_query", query="ordinary rights", limit=1)
+        reply = pipe.call("knowledge_query", query="ordinary rights", max=1)
         assert "stale" not in reply["results"][0] and "ordinary rights" in reply["results"][0]["text"]
 
 
@@ -181,7 +192,7 @@ def test_several_at_once_over_http_get_their_own_answers(synced: Path) -> None:
 
     def ask(text: str) -> None:
         for _ in range(10):
-            reply = json.loads(toolbox.run(tool, {"query": text, "limit": 1}, Caller()).json)
+            reply = json.loads(toolbox.run(tool, {"query": text, "max": 1}, Caller()).json)
             found.append((text, reply["results"][0]["path"]))
 
     threads = [Thread(target=ask, args=(text,)) for text in [*wanted, *wanted]]

@@ -225,9 +225,9 @@ def test_threads_are_listed_page_by_page(stage: Stage) -> None:
             pipe.call("thread_start", workflow="change-code", prompt=f"Paint it {colour}")["thread"]
             for colour in ("red", "green", "blue")
         ]
-        first = pipe.call("thread_list", limit=2)
+        first = pipe.call("thread_list", max=2)
         assert [one["thread"] for one in first["threads"]] == ids[:0:-1]
-        rest = pipe.call("thread_list", limit=2, page=first["page"])
+        rest = pipe.call("thread_list", max=2, page=first["page"])
         assert [one["thread"] for one in rest["threads"]] == ids[:1]
         assert "page" not in rest
         assert len(pipe.call("thread_list", text="green PAINT")["threads"]) == 1

@@ -166,7 +166,7 @@ def test_wrong_arguments_are_errors_of_the_tool(project: Path) -> None:
             ("nx_task_add", {**TASK, "deps": ["1"]}, "deps"),
             ("nx_history_search", {"last_n": "all"}, "last_n"),
             ("thread_show", {}, "thread"),
-            ("thread_list", {"limit": 0}, "limit"),
+            ("thread_list", {"max": 0}, "max"),
             ("thread_list", {"colour": "red"}, "colour"),
         ):
             assert word in pipe.call(name, **arguments)["error"]

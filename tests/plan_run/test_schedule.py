@@ -26,19 +26,19 @@ def wants(*rows: tuple[int, tuple[int, ...], str]) -> list[Want]:
 
 def test_what_is_ready_starts_in_the_order_of_the_list_up_to_the_limit() -> None:
     found = choose_startable(
-        wants((3, (), ""), (1, (), ""), (2, (9,), ""), (4, (), "")), done=(), running={}, limit=2
+        wants((3, (), ""), (1, (), ""), (2, (9,), ""), (4, (), "")), done=(), running={}, at_once=2
     )
     assert found.start == (3, 1)
 
 
 def test_a_task_that_has_begun_goes_first_and_asks_for_nothing() -> None:
     rows = [Want(1), Want(2, (1,), is_begun=True)]
-    assert choose_startable(rows, done=(), running={}, limit=1).start == (2,)
+    assert choose_startable(rows, done=(), running={}, at_once=1).start == (2,)
 
 
 def test_the_same_file_is_written_by_one_at_a_time() -> None:
     rows = wants((1, (), "a"), (2, (), "ab"), (3, (), "b"), (4, (), "c"))
-    found = choose_startable(rows, done=(), running={9: frozenset("c")}, limit=9)
+    found = choose_startable(rows, done=(), running={9: frozenset("c")}, at_once=9)
     assert list(found.start) == [1, 3]
     assert found.clashes == {2: Clash("a", 1), 4: Clash("c", 9)}
 
@@ -46,14 +46,14 @@ def test_the_same_file_is_written_by_one_at_a_time() -> None:
 def test_every_reason_is_told() -> None:
     rows = wants((1, (), "a"), (2, (), "a"), (3, (1,), ""), (4, (), ""), (5, (7, 8), ""))
     others: dict[float, str] = {7: "is Lead's", 8: "waits for a person"}
-    assert reasons(rows, done=(), running={1: frozenset("a")}, limit=2, others=others) == {
+    assert reasons(rows, done=(), running={1: frozenset("a")}, at_once=2, others=others) == {
         2: "same file a as task 1",
         3: "waits for 1",
         5: "waits for 7, which is Lead's; for 8, which waits for a person",
     }
-    assert reasons(rows, done=(), running={1: frozenset("a"), 6: frozenset()}, limit=2, others=others)[4] == (
-        "waits for one of the 2 that may run at once"
-    )
+    assert reasons(rows, done=(), running={1: frozenset("a"), 6: frozenset()}, at_once=2, others=others)[
+        4
+    ] == ("waits for one of the 2 that may run at once")
 
 
 def test_what_can_never_begin_is_told_with_its_root() -> None:
@@ -71,9 +71,11 @@ def test_what_can_never_begin_is_told_with_its_root() -> None:
 
 
 @given(GRAPHS, some.integers(1, 4), some.sets(NUMBERS))
-def test_an_outlook_ends_and_accounts_for_every_task(graph: list[Want], limit: int, done: set[float]) -> None:
+def test_an_outlook_ends_and_accounts_for_every_task(
+    graph: list[Want], at_once: int, done: set[float]
+) -> None:
     open_wants = [want for want in graph if want.id not in done]
-    found = outlook(open_wants, done=done, limit=limit, others={})
+    found = outlook(open_wants, done=done, at_once=at_once, others={})
     started = [number for wave in found.waves for number in wave]
     assert len(started) == len(set(started))
     assert set(started).isdisjoint(found.left)
@@ -81,7 +83,7 @@ def test_an_outlook_ends_and_accounts_for_every_task(graph: list[Want], limit: i
     by_id = {want.id: want for want in open_wants}
     over = set(done)
     for wave in found.waves:
-        assert len(wave) <= limit
+        assert len(wave) <= at_once
         assert all(by_id[number].is_begun or over.issuperset(by_id[number].deps) for number in wave)
         files = [file for number in wave for file in by_id[number].files]
         assert len(files) == len(set(files))
@@ -92,22 +94,22 @@ def test_an_outlook_ends_and_accounts_for_every_task(graph: list[Want], limit: i
 
 @given(GRAPHS, some.integers(1, 4), some.sets(NUMBERS), AT_WORK)
 def test_nothing_starts_that_clashes_or_is_not_ready(
-    graph: list[Want], limit: int, done: set[float], running: dict[float, frozenset[str]]
+    graph: list[Want], at_once: int, done: set[float], running: dict[float, frozenset[str]]
 ) -> None:
-    now = choose_startable(graph, done=done, running=running, limit=limit)
+    now = choose_startable(graph, done=done, running=running, at_once=at_once)
     held = {file for files in running.values() for file in files}
     by_id = {want.id: want for want in graph}
     for number in now.start:
         assert number not in running
         assert not held & by_id[number].files
         held |= by_id[number].files
-    assert len(now.start) <= max(0, limit - len(running))
-    reported = reasons(graph, done=done, running=running, limit=limit, others={})
+    assert len(now.start) <= max(0, at_once - len(running))
+    reported = reasons(graph, done=done, running=running, at_once=at_once, others={})
     assert set(reported) == {want.id for want in graph} - set(now.start) - set(running)
 
 
-@pytest.mark.parametrize("limit", [1, 3, 50])
-def test_a_thousand_tasks_of_depth_fifty_are_no_work(limit: int) -> None:
+@pytest.mark.parametrize("at_once", [1, 3, 50])
+def test_a_thousand_tasks_of_depth_fifty_are_no_work(at_once: int) -> None:
     rows = [
         Want(
             number, tuple(range(number - 20, number)) if number > 20 else (), frozenset({f"f{number % 300}"})
@@ -115,7 +117,7 @@ def test_a_thousand_tasks_of_depth_fifty_are_no_work(limit: int) -> None:
         for number in range(1, 1001)
     ]
     started = time.process_time()
-    found = outlook(rows, done=(), limit=limit, others={})
+    found = outlook(rows, done=(), at_once=at_once, others={})
     assert sum(map(len, found.waves)) == 1000
     assert time.process_time() - started < 2
 

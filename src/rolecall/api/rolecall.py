@@ -436,11 +436,11 @@ class Rolecall:
         store = self.store_if_any
         return listing.list_threads(store, asked, page=after, look=look) if store else iter(())
 
-    def events(self, *, after: int, limit: int = 500) -> list[StoredEvent]:
-        """Return up to `limit` recorded events of all threads, oldest first: those whose number (`seq`) is above
+    def events(self, *, after: int, max: int = 500) -> list[StoredEvent]:
+        """Return up to `max` recorded events of all threads, oldest first: those whose number (`seq`) is above
         `after`."""
         store = self.store_if_any
-        return store.events(after=after, limit=limit) if store else []
+        return store.events(after=after, limit=max) if store else []
 
     def newest_event(self) -> int:
         """Return the number of the newest recorded event, or 0 if no event has been recorded."""
@@ -493,15 +493,15 @@ class Rolecall:
         return {"threads": sorted(found, key=lambda one: -one["used"] / one["most"]), "more": has_more}
 
     def search(
-        self, text: str, *, after: str | None = None, limit: int = 20, seconds: float = 2.0
+        self, text: str, *, after: str | None = None, max: int = 20, seconds: float = 2.0
     ) -> text_search.SearchPage:
-        """Return the threads whose task or answers contain all words of `text`, newest first. The search stops after
-        `seconds`; to continue it, pass `next` from the result as `after`."""
+        """Return up to `max` threads whose task or answers contain all words of `text`, newest first. The search stops
+        after `seconds`; to continue it, pass `next` from the result as `after`."""
         store = self.store_if_any
         if store is None or not text.strip():
             return text_search.SearchPage()
         asked = listing.Filter(frozenset(states.Status), None, 0, None, (), True)
-        return text_search.search(store, text, asked=asked, after=after, limit=limit, seconds=seconds)
+        return text_search.search(store, text, asked=asked, after=after, max=max, seconds=seconds)
 
     def spend(self, *, since: int, seconds: float = 2.0) -> views.View:
         """Return what the threads that moved after `since` (in milliseconds) have used, by day, workflow, role and

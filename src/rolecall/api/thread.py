@@ -262,10 +262,10 @@ class Thread:
         """Return what the thread has used, by reading only its newest step."""
         return views.totals(self._store, self._ref)
 
-    def step_page(self, *, before: str | None = None, limit: int = 100) -> views.View:
-        """Return up to `limit` steps, newest first: the newest steps of the thread, or those before the step with the
+    def step_page(self, *, before: str | None = None, max: int = 100) -> views.View:
+        """Return up to `max` steps, newest first: the newest steps of the thread, or those before the step with the
         id `before`."""
-        return views.step_page(self._store, self._ref, before=before, limit=limit)
+        return views.step_page(self._store, self._ref, before=before, max=max)
 
     def step_entries(self) -> list[views.View]:
         """Return the start and all steps, oldest first. `rolecall thread steps --json` prints them with `hash` in place
@@ -682,13 +682,13 @@ class Thread:
         self,
         format: Literal["html", "markdown"] = "html",
         *,
-        limit: int | None = 2000,
+        max_chars: int | None = 2000,
         files: bool = False,
         warn: Callable[[str], object] = lambda _text: None,
         phrase: Callable[[Hint], str] = Hint.call,
     ) -> str:
         """Return a report on the whole thread, as one self-contained HTML page or as Markdown. Texts are cut after
-        `limit` characters; with None they are complete. `files` adds the changes that each step made to files, as a
+        `max_chars` characters; with None they are complete. `files` adds the changes that each step made to files, as a
         diff. `warn` is called with anything that could not be shown. `phrase` turns the hint on how to continue the
         thread into text."""
         if format not in ("html", "markdown"):
@@ -703,8 +703,8 @@ class Thread:
         if card["continue"]:
             card["continue"] = phrase(card["continue"])
         if format == "markdown":
-            return report.markdown(card, steps, limit=limit)
-        return html_report.page(self._store, self._ref, card, steps, mask=mask, limit=limit, warn=warn)
+            return report.markdown(card, steps, limit=max_chars)
+        return html_report.page(self._store, self._ref, card, steps, mask=mask, limit=max_chars, warn=warn)
 
     def spans(self, *, content: bool = False) -> Iterator[projection.Span]:
         """Yield the thread as the spans of a trace: its steps and failed attempts, its turns and tool calls, and the

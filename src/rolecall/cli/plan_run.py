@@ -243,7 +243,7 @@ def _run_tasks(
         try:
             return await PlanRunner(
                 *(project, rolecall, crew_of, agents, board, stopped.cancel, tell),
-                limit=options.at_once,
+                at_once=options.at_once,
                 agent=options.agent,
                 workdir="worktree" if options.worktrees else None,
                 check=check,

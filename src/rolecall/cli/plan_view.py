@@ -173,7 +173,7 @@ def view_outlook(
     `hints` say what to do about such roles."""
     state = board.find_state()
     words = {number: left.word for number, left in state.left.items()}
-    ahead = outlook(state.wants, done=state.done, limit=options.at_once, others=words)
+    ahead = outlook(state.wants, done=state.done, at_once=options.at_once, others=words)
 
     def preview(number: float) -> JsonObject:
         job, begun = board.jobs[number], board.begun(board.tasks[number])

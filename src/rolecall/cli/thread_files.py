@@ -44,7 +44,7 @@ def export(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
         page = thread.export(
             "markdown" if kind == ".md" else "html",
-            limit=None if options.full else SHORT,
+            max_chars=None if options.full else SHORT,
             files=options.files,
             warn=warn,
             phrase=lambda hint: in_this_store(options, hint),

@@ -35,11 +35,11 @@ def _knowledge(project: str) -> api.Knowledge:
 
 
 def query(
-    place: ToolContext, _caller: Caller, /, query: str, limit: int = 8, path: str | None = None
+    place: ToolContext, _caller: Caller, /, query: str, max: int = 8, path: str | None = None
 ) -> McpOutput:
     with _LOCK:
         _NOTES.clear()
-        found = _knowledge(place.project).query(query, max=limit, path=path)
+        found = _knowledge(place.project).query(query, max=max, path=path)
         notes = [*found.notes, *_NOTES]
     if any(answer.is_stale for answer in found.answers):
         notes.append(
@@ -98,9 +98,10 @@ TOOLS = (
         " error message. Replies the best passages with file and lines; open the file for what is around them.",
         {"query": text("What to look for.", minLength=1, maxLength=10_000)},
         {
-            "limit": whole("How many passages; 8 if left out.", minimum=1, maximum=20),
+            "max": whole("How many passages; 8 if left out.", minimum=1, maximum=20),
             "path": text("Only files that match, as in a .gitignore: docs/, *.py."),
         },
+        renamed={"limit": "max"},
     ),
     make_tool(
         "knowledge_init",

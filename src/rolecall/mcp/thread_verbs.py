@@ -289,7 +289,7 @@ def list_threads(
     status: Sequence[str] = (),
     workflow: str | None = None,
     text: str = "",
-    limit: int = 20,
+    max: int = 20,
     page: str | None = None,
     members: bool = False,
     detail: bool = False,
@@ -303,9 +303,9 @@ def list_threads(
             members=members,
         )
         shorten_entry = with_tool if detail else _brief
-        entries = [shorten_entry(entry) for entry in islice(found, limit + 1)]
-    rest = {"page": entries[limit - 1]["thread"]} if len(entries) > limit else {}
-    return {"threads": entries[:limit], **rest}
+        entries = [shorten_entry(entry) for entry in islice(found, max + 1)]
+    rest = {"page": entries[max - 1]["thread"]} if len(entries) > max else {}
+    return {"threads": entries[:max], **rest}
 
 
 # -- answering --

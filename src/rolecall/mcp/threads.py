@@ -138,11 +138,12 @@ TOOLS = (
             },
             "workflow": text("Only threads of this workflow."),
             "text": text("Only threads whose title has these words."),
-            "limit": whole("20 when not given.", minimum=1, maximum=200),
+            "max": whole("20 when not given.", minimum=1, maximum=200),
             "page": text("Go on after this thread; the reply names it."),
             "members": flag("Also the members of groups."),
         }
         | _DETAIL,
+        renamed={"limit": "max"},
     ),
     _tool(
         "thread_answer",

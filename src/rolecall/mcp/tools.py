@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from threading import Lock
@@ -156,6 +157,8 @@ class McpTool(NamedTuple):
     """Whether the tool only reads, but might record that something was read."""
     checks: bool = False
     """Whether the arguments are checked against the schema before the tool runs."""
+    renamed: Mapping[str, str] = {}
+    """Older names of arguments. In this version they still work, with a note on standard error."""
 
     @property
     def may_wait(self) -> bool:
@@ -264,6 +267,10 @@ class McpToolbox:
         # A call waiting for the project's lock gives up when it is cancelled, and writes nothing.
         before = state_file.is_taken_back.set(caller.has_given_up)
         try:
+            for old, new in tool.renamed.items():
+                if old in arguments and new not in arguments:
+                    print(f"note: `{old}` of {tool.name} is now `{new}`", file=sys.stderr)
+                    arguments = {new if name == old else name: arguments[name] for name in arguments}
             _check_arguments(tool, arguments)
             run = tool.run if callable(tool.run) else getattr(import_module(tool.run[0]), tool.run[1])
             reply = run(self.place, caller, **arguments)

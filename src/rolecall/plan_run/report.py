@@ -49,14 +49,14 @@ def rows(
     rolecall: Rolecall,
     board: TaskBoard,
     *,
-    limit: int,
+    at_once: int,
     without: Collection[float],
     remarks: Mapping[float, Sequence[str]],
 ) -> list[Row]:
     """Return one row for each task, except those in `without`, which were done before the run."""
     stands = board.find_state()
     words = {number: left.word for number, left in stands.left.items()}
-    blocked = reasons(stands.wants, done=stands.done, running={}, limit=limit, others=words)
+    blocked = reasons(stands.wants, done=stands.done, running={}, at_once=at_once, others=words)
     never = explain_hopeless(stands.wants, known={*stands.done, *words})
     found = []
     for number, task in board.tasks.items():

@@ -44,7 +44,7 @@ class PlanRunner:
     board: TaskBoard
     cancel: Cancel
     tell: Tell
-    limit: int = 3
+    at_once: int = 3
     agent: str | None = None
     """The agent that plays every role, overriding the configuration."""
     workdir: Workdir | None = None
@@ -86,7 +86,7 @@ class PlanRunner:
                     work.cancel()
                 await asyncio.gather(*self._running.values(), return_exceptions=True)
             return report.rows(
-                self.rolecall, self.board, limit=self.limit, without=was_done, remarks=self.remarks
+                self.rolecall, self.board, at_once=self.at_once, without=was_done, remarks=self.remarks
             )
 
     async def _run_tasks(self) -> None:
@@ -108,7 +108,7 @@ class PlanRunner:
                     stands = self.board.find_state(self._running)
                 wanted = {want.id: want for want in stands.wants}
                 now = schedule.choose_startable(
-                    stands.wants, done=stands.done, running=self._files, limit=self.limit
+                    stands.wants, done=stands.done, running=self._files, at_once=self.at_once
                 )
                 for number in now.start:
                     self._paused.pop(number, None)

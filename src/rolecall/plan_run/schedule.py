@@ -33,14 +33,14 @@ class NextTasks(NamedTuple):
 
 
 def choose_startable(
-    wants: Sequence[Want], *, done: Collection[float], running: Mapping[float, frozenset[str]], limit: int
+    wants: Sequence[Want], *, done: Collection[float], running: Mapping[float, frozenset[str]], at_once: int
 ) -> NextTasks:
     """Choose the tasks to start alongside those in `running`, which maps each running task to its files."""
     holders = {file: task for task, files in running.items() for file in files}
     start: list[float] = []
     clashes: dict[float, Clash] = {}
     for want in sorted(wants, key=lambda want: not want.is_begun):
-        if len(running) + len(start) >= limit:
+        if len(running) + len(start) >= at_once:
             break
         if want.id in running or not (want.is_begun or all(dep in done for dep in want.deps)):
             continue
@@ -61,14 +61,14 @@ def reasons(
     *,
     done: Collection[float],
     running: Mapping[float, frozenset[str]],
-    limit: int,
+    at_once: int,
     others: Mapping[float, str],
 ) -> dict[float, str]:
     """Explain why each task that is neither running nor startable has to wait.
 
     `others` maps the tasks that are not ours to start to a phrase about each, such as `is Lead's`.
     """
-    now = choose_startable(wants, done=done, running=running, limit=limit)
+    now = choose_startable(wants, done=done, running=running, at_once=at_once)
     never = explain_hopeless(wants, known={*done, *others})
     found = {}
     for want in wants:
@@ -85,7 +85,7 @@ def reasons(
         elif clash := now.clashes.get(want.id):
             found[want.id] = f"same file {clash.file} as task {_number(clash.other)}"
         else:
-            found[want.id] = f"waits for one of the {limit} that may run at once"
+            found[want.id] = f"waits for one of the {at_once} that may run at once"
     return found
 
 
@@ -160,16 +160,16 @@ class Prospects(NamedTuple):
 
 
 def outlook(
-    wants: Sequence[Want], *, done: Collection[float], limit: int, others: Mapping[float, str]
+    wants: Sequence[Want], *, done: Collection[float], at_once: int, others: Mapping[float, str]
 ) -> Prospects:
     finished, left = set(done), {want.id: want for want in wants}
     waves: list[tuple[float, ...]] = []
     clashes: dict[float, Clash] = {}
-    while (now := choose_startable([*left.values()], done=finished, running={}, limit=limit)).start:
+    while (now := choose_startable([*left.values()], done=finished, running={}, at_once=at_once)).start:
         waves.append(now.start)
         clashes.update(now.clashes)
         finished.update(now.start)
         for task in now.start:
             del left[task]
-    why = reasons([*left.values()], done=finished, running={}, limit=limit, others=others)
+    why = reasons([*left.values()], done=finished, running={}, at_once=at_once, others=others)
     return Prospects(tuple(waves), clashes, why)

@@ -29,15 +29,15 @@ class SearchPage(NamedTuple):
 
 
 def search(
-    store: Store, text: str, *, asked: listing.Filter, after: str | None, limit: int, seconds: float
+    store: Store, text: str, *, asked: listing.Filter, after: str | None, max: int, seconds: float
 ) -> SearchPage:
     """Find threads whose task, or one of whose answers, contains all words of `text`, with the first such passage of
-    each thread. Stop when `limit` threads are found or `seconds` have passed."""
+    each thread. Stop when `max` threads are found or `seconds` have passed."""
     words = text.lower().split()
     until, count, last = monotonic() + seconds, 0, after
     found: list[View] = []
     for entry in listing.list_threads(store, asked, page=after):
-        if len(found) == limit or monotonic() > until:
+        if len(found) == max or monotonic() > until:
             return SearchPage(found, count, entry["created"], last)
         count, last = count + 1, entry["thread"]
         hit = _find(store, entry, words) if entry["head"] and entry["status"] != "damaged" else None

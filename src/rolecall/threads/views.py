@@ -290,8 +290,8 @@ def _status_in(output: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def step_page(store: Store, ref: ThreadRef, *, before: str | None = None, limit: int) -> View:
-    """Return the newest `limit` steps, or those before the step `before`, newest first, each with its failed
+def step_page(store: Store, ref: ThreadRef, *, before: str | None = None, max: int) -> View:
+    """Return the newest `max` steps, or those before the step `before`, newest first, each with its failed
     attempts. Only these steps are read, however long the thread is. In the reply, `before` is None if no earlier
     steps are left."""
     chain = Chain(store, before or ref.head)
@@ -301,7 +301,7 @@ def step_page(store: Store, ref: ThreadRef, *, before: str | None = None, limit:
     for step in islice(chain, 1 if before else 0, None):
         number -= bool(found) or bool(before)
         found.append(step_entry(step, number) | _origins(store, step, with_texts=False))
-        if len(found) == limit:
+        if len(found) == max:
             break
     is_more = bool(found) and number > 1 and Step(store, store.get(found[-1]["id"])).payload["prev"]
     return {"start": start, "steps": found, "before": found[-1]["id"] if is_more else None}

@@ -160,7 +160,7 @@ class LiveEvents:
                 found: list[StoredEvent] = []
                 # If the store is busy or unreachable, the next look finds the events.
                 with suppress(RolecallError):
-                    found = rolecall.events(after=after, limit=_PAGE)
+                    found = rolecall.events(after=after, max=_PAGE)
                 if found:
                     after = found[-1].seq
                     loop.call_soon_threadsafe(self._publish, [_frame(event) for event in found], after)

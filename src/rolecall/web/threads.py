@@ -140,7 +140,7 @@ def shorten_text(text: str) -> str:
 )
 def list_steps(ask: Ask) -> Any:
     page = ask.thread.step_page(
-        before=ask.query.get("before") or None, limit=max(1, ask.number("max", 100, most=500))
+        before=ask.query.get("before") or None, max=max(1, ask.number("max", 100, most=500))
     )
     for step in page["steps"]:
         step["output"] = _cut(step["output"], _LONGEST_BRIEF)
@@ -424,7 +424,7 @@ def _tell_who_was_first(thread: Thread, seen: str | None) -> Iterator[None]:
             raise
         said = ""
         with suppress(RolecallError):
-            newest = thread.step_page(limit=1)["steps"][0]
+            newest = thread.step_page(max=1)["steps"][0]
             by = newest.get("by") or {}
             if newest["role"] == "$PERSON":  # in any other output, an agent could have written `by`
                 by = newest["output"].get("by") or {}
