@@ -52,8 +52,9 @@ VALUES = {
     "rolecall.nexus.macros": {"prose"},
     "rolecall.nexus.memory": {"NoteOverlap"},
     "rolecall.nexus.note_name": {"CATEGORIES"},
-    "rolecall.nexus.overview": {"REUSE_POLICIES", "TASK_STATUSES", "Task"},
+    "rolecall.nexus.overview": {"REUSE_POLICIES", "TASK_STATUSES"},
     "rolecall.nexus.project_paths": {"PLAN", "TASKS", "choose", "find", "state"},
+    "rolecall.nexus.reply": "*",  # the types of replies
     "rolecall.nexus.resume": "*",  # whether an agent continues a session
     "rolecall.nexus.run_record": {"TaskRun", "key"},
     "rolecall.nexus.state_file": {"is_taken_back"},

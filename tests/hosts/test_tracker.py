@@ -12,9 +12,10 @@ from hook_stage import TRACKER, at, read, write
 
 from rolecall.errors import Damaged, UsageError
 from rolecall.nexus import knowledge_files, project_paths, tracker
+from rolecall.nexus.reply import TrackedAgent
 
 
-def spawned(project: Path, agent_id: str = "e1", minute: int = 0, **more: Any) -> dict[str, Any]:
+def spawned(project: Path, agent_id: str = "e1", minute: int = 0, **more: Any) -> TrackedAgent:
     return tracker.record_start(project, agent_name="engineer", agent_id=agent_id, at=at(minute), **more)
 
 

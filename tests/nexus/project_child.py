@@ -25,19 +25,20 @@ from typing import Any
 from project_stage import HISTORY, PLAN, TASKS, cycle, plan, read, task, tasks_file, write
 
 from rolecall.errors import RolecallError
-from rolecall.nexus import dispatch, state, state_file
+from rolecall.nexus import dispatch, state, state_file, tools
+from rolecall.nexus.reply import StartedPlan, TaskReply
 
 
 def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-def begin(project: Path, topic: str) -> dict[str, Any]:
-    return dispatch.call(project, "plan_start", {"topic": topic, "issues": ["A"], "research_summary": ""})
+def begin(project: Path, topic: str) -> StartedPlan:
+    return dispatch.call(project, tools.plan_start, {"topic": topic, "issues": ["A"], "research_summary": ""})
 
 
-def add(project: Path, title: str) -> dict[str, Any]:
-    return dispatch.call(project, "task_add", {"title": title, "context": "C"})
+def add(project: Path, title: str) -> TaskReply:
+    return dispatch.call(project, tools.task_add, {"title": title, "context": "C"})
 
 
 def add_many(project: Path, name: str, count: str) -> None:
@@ -49,7 +50,7 @@ def add_many(project: Path, name: str, count: str) -> None:
 def close_until_told(project: Path) -> None:
     os.set_blocking(0, False)
     while True:
-        say(dispatch.call(project, "task_close")["archived"]["tasks"])
+        say(dispatch.call(project, tools.task_close)["archived"]["tasks"])
         try:
             if os.read(0, 1) == b"":
                 return
@@ -152,35 +153,35 @@ def seeded_tasks(count: int, text: str) -> list[dict[str, Any]]:
 def after_close(project: Path) -> None:
     """Whoever comes next decides an issue, if there still is a plan, and closes."""
     try:
-        dispatch.call(project, "plan_decide", {"issue_id": 1, "decision": "So."})
+        dispatch.call(project, tools.plan_decide, {"issue_id": 1, "decision": "So."})
     except RolecallError as error:
         assert error.message == "No active plan session", error
     add(project, "after")
-    dispatch.call(project, "task_close")
+    dispatch.call(project, tools.task_close)
 
 
 SCENARIOS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "add": (lambda project: add(project, "killed"), lambda project: add(project, "after")),
     "update": (
-        lambda project: dispatch.call(project, "task_update", {"id": 2, "status": "completed"}),
+        lambda project: dispatch.call(project, tools.task_update, {"id": 2, "status": "completed"}),
         lambda project: add(project, "after"),
     ),
     "decide": (
-        lambda project: dispatch.call(project, "plan_decide", {"issue_id": 1, "decision": "So."}),
-        lambda project: dispatch.call(project, "plan_update", {"action": "add", "title": "after"}),
+        lambda project: dispatch.call(project, tools.plan_decide, {"issue_id": 1, "decision": "So."}),
+        lambda project: dispatch.call(project, tools.plan_update, {"action": "add", "title": "after"}),
     ),
     "start": (lambda project: begin(project, "killed"), lambda project: begin(project, "after")),
-    "close": (lambda project: dispatch.call(project, "task_close"), after_close),
+    "close": (lambda project: dispatch.call(project, tools.task_close), after_close),
     "close again": (
-        lambda project: dispatch.call(project, "task_close"),
-        lambda project: dispatch.call(project, "task_close"),
+        lambda project: dispatch.call(project, tools.task_close),
+        lambda project: dispatch.call(project, tools.task_close),
     ),
     "start, then close": (
         lambda project: begin(project, "killed"),
-        lambda project: dispatch.call(project, "task_close"),
+        lambda project: dispatch.call(project, tools.task_close),
     ),
     "artifact": (
-        lambda project: dispatch.call(project, "artifact_write", {"filename": "a/b.md", "content": "new" * 99}),
+        lambda project: dispatch.call(project, tools.artifact_write, {"filename": "a/b.md", "content": "new" * 99}),
         lambda project: None,
     ),
 }  # fmt: skip

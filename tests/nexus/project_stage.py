@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from rolecall.nexus import dispatch
 
 PLAN, TASKS, HISTORY = ".nexus/state/plan.json", ".nexus/state/tasks.json", ".nexus/history.json"
 
@@ -23,6 +26,13 @@ def write(project: Path, name: str, content: Any, *, indent: int | None = 2) -> 
     text = content if isinstance(content, str) else json.dumps(content, indent=indent)
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def call_tool(
+    project: Path | str, name: str, arguments: Any = None, *, restrictions: Iterable[str] = ()
+) -> Any:
+    """The reply of a tool, as it stands in JSON."""
+    return json.loads(dispatch.call_json(project, name, arguments, restrictions=restrictions))
 
 
 def files(project: Path) -> dict[str, bytes]:

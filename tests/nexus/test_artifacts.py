@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,14 +12,15 @@ from hypothesis import strategies as st
 from project_stage import files, write
 
 from rolecall.errors import RolecallError
-from rolecall.nexus import dispatch
+from rolecall.nexus import dispatch, tools
+from rolecall.nexus.reply import WrittenArtifact
 from rolecall.nexus.tool_error import ToolError
 
 ARTIFACTS = ".nexus/state/artifacts"
 
 
-def write_artifact(project: Path, filename: str, content: str = "text") -> dict[str, Any]:
-    return dispatch.call(project, "artifact_write", {"filename": filename, "content": content})
+def write_artifact(project: Path, filename: str, content: str = "text") -> WrittenArtifact:
+    return dispatch.call(project, tools.artifact_write, {"filename": filename, "content": content})
 
 
 def test_an_artifact_is_written_and_its_absolute_path_told(tmp_path: Path) -> None:

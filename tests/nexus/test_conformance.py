@@ -242,7 +242,7 @@ def broken_run(folder: Path, cases: Path, door: str = "tools", **changed: str) -
     text = (SOURCE / "nexus" / "tools.py").read_text()
     for tool, code in changed.items():
         text, count = re.subn(
-            rf"(?s)(\ndef {tool}\(.*?\) -> ToolReply:\n    \"\"\".*?\"\"\"\n)", rf"\g<1>    {code}\n", text
+            rf"(?s)(\ndef {tool}\(.*?\) -> \w+:\n    \"\"\".*?\"\"\"\n)", rf"\g<1>    {code}\n", text
         )
         assert count == 1
     with sources_with({"tools.py": text}) as path:

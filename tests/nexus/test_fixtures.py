@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from project_stage import call_tool
 
 from rolecall.errors import RolecallError
-from rolecall.nexus import dispatch, project_paths, tools
+from rolecall.nexus import project_paths, tools
 
 FOLDER = Path(__file__).parents[3] / "shared" / "data" / "nexus-0.10.0" / "conformance"
 
@@ -53,7 +54,7 @@ def prepare(project: Path, state_files: dict[str, Any]) -> None:
 
 def play(project: Path, step: dict[str, Any]) -> None:
     try:
-        reply = dispatch.call(project, step["action"]["tool"], step["action"]["params"])
+        reply = call_tool(project, step["action"]["tool"], step["action"]["params"])
     except RolecallError as error:
         reply = {"error": error.message}
         wanted = ("error", "error_contains")

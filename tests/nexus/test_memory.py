@@ -32,6 +32,7 @@ from rolecall.nexus import (
     similarity,
     state_file,
 )
+from rolecall.nexus.reply import AddedNote
 from rolecall.settings import keyscan
 from rolecall.settings.mask import Mask
 
@@ -94,7 +95,7 @@ def put(project: Path, name: str, text: str, *, days: float = 0) -> Path:
     return path
 
 
-def add(project: Path, name: str, text: str, **options: Any) -> dict[str, Any]:
+def add(project: Path, name: str, text: str, **options: Any) -> AddedNote:
     return memory.add(project, name, text, mask=NOTHING, **options)
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from project_stage import PLAN, TASKS, plan, task, tasks_file, write
 
-from rolecall.nexus import dispatch, overview
+from rolecall.nexus import dispatch, overview, tools
 
 DECIDED = {"id": 2, "title": "B", "status": "decided", "decision": "So."}
 
 
 def test_without_files_there_is_nothing(tmp_path: Path) -> None:
-    assert overview.plan_status(tmp_path) == dispatch.call(tmp_path, "plan_status") == {"active": False}
-    assert overview.task_list(tmp_path) == dispatch.call(tmp_path, "task_list") == {"exists": False}
+    assert overview.plan_status(tmp_path) == dispatch.call(tmp_path, tools.plan_status) == {"active": False}
+    assert overview.task_list(tmp_path) == dispatch.call(tmp_path, tools.task_list) == {"exists": False}
 
 
 @pytest.mark.parametrize("fields", [{}, {"research_summary": "R"}, {"research_summary": ""}])
@@ -24,7 +24,7 @@ def test_a_plain_plan_is_told_as_the_tool_tells_it(tmp_path: Path, fields: dict[
     content["issues"][1] = DECIDED
     write(tmp_path, PLAN, content)
     found = overview.plan_status(tmp_path)
-    assert found == dispatch.call(tmp_path, "plan_status")
+    assert found == dispatch.call(tmp_path, tools.plan_status)
     assert found is not None
     assert found["summary"] == {"total": 2, "pending": 1, "decided": 1}
 
@@ -38,7 +38,7 @@ def test_plain_tasks_are_told_as_the_tool_tells_them(tmp_path: Path) -> None:
     ]
     write(tmp_path, TASKS, tasks_file(*tasks))
     found = overview.task_list(tmp_path)
-    assert found == dispatch.call(tmp_path, "task_list")
+    assert found == dispatch.call(tmp_path, tools.task_list)
     assert found is not None
     assert found["summary"] == {"total": 4, "completed": 1, "pending": 2, "blocked": 1, "ready": [2]}
 

@@ -14,7 +14,20 @@ import jsonschema_rs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from project_stage import HISTORY, PLAN, TASKS, cycle, files, git, plan, read, task, tasks_file, write
+from project_stage import (
+    HISTORY,
+    PLAN,
+    TASKS,
+    call_tool,
+    cycle,
+    files,
+    git,
+    plan,
+    read,
+    task,
+    tasks_file,
+    write,
+)
 
 from rolecall.errors import Damaged, StorageError, UsageError
 from rolecall.nexus import dispatch, project_paths, state, state_file, tools
@@ -24,7 +37,8 @@ OURS = ".nexus/state/rolecall"
 
 
 def call(project: Path, tool: str, **arguments: Any) -> dict[str, Any]:
-    return dispatch.call(project, tool, arguments)
+    reply: dict[str, Any] = call_tool(project, tool, arguments)
+    return reply
 
 
 def start(project: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import project_child
 import pytest
 from project_stage import HISTORY, PLAN, TASKS, read
 
-from rolecall.nexus import dispatch
+from rolecall.nexus import dispatch, tools
 
 ADDERS, CLOSERS, TASKS_EACH = 8, 2, 200
 STARTERS, PLANS_EACH = 4, 50
@@ -97,7 +97,7 @@ def test_a_lock_left_by_a_dead_process_delays_nobody(project: Path, start: Calla
     # The file is still there, and in nobody's way: neither of who waited nor of who comes now.
     assert lock.exists()
     assert lines(waiting) == [["w-0", "1"]]
-    assert dispatch.call(project, "task_add", {"title": "T", "context": "C"})["task"]["id"] == 2
+    assert dispatch.call(project, tools.task_add, {"title": "T", "context": "C"})["task"]["id"] == 2
 
 
 def test_readers_beside_writers_see_whole_states_only(project: Path, start: Callable[..., Child]) -> None:
@@ -107,12 +107,12 @@ def test_readers_beside_writers_see_whole_states_only(project: Path, start: Call
     looks = 0
     while adder.poll() is None or starter.poll() is None:
         looks += 1
-        listed = dispatch.call(project, "task_list")
+        listed = dispatch.call(project, tools.task_list)
         assert [task["id"] for task in listed.get("tasks", [])] == list(
             range(1, len(listed.get("tasks", [])) + 1)
         )
-        dispatch.call(project, "plan_status")
-        found = dispatch.call(project, "history_search", {"query": "s-1"})
+        dispatch.call(project, tools.plan_status)
+        found = dispatch.call(project, tools.history_search, {"query": "s-1"})
         assert found["showing"] <= found["total"]
     assert looks > 5
     for child in (adder, starter, closer):

@@ -8,10 +8,10 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from project_stage import TASKS, files, task, tasks_file, write
+from project_stage import TASKS, call_tool, files, task, tasks_file, write
 
 from rolecall.errors import Hint
-from rolecall.nexus import dispatch, tool_map
+from rolecall.nexus import dispatch, tool_map, tools
 from rolecall.nexus.tool_error import ToolError, WrongCall
 from rolecall.settings.capabilities import RESTRICTIONS
 
@@ -38,7 +38,7 @@ GOOD: dict[str, dict[str, Any]] = {
 def with_plan(project: Path, name: str) -> dict[str, bytes]:
     """The files of a project in which a tool looks at its arguments: two want a plan before that."""
     if name in ("plan_update", "plan_decide"):
-        dispatch.call(project, "plan_start", GOOD["plan_start"])
+        dispatch.call(project, tools.plan_start, GOOD["plan_start"])
     return files(project)
 
 
@@ -87,7 +87,7 @@ def test_an_argument_of_the_wrong_kind_is_refused_before_anything_happens(
         if key not in ("status", "owner_reuse_policy") and is_finite and judge.is_valid(arguments):
             continue
         with pytest.raises(WrongCall, match=f"^{key} must be "):
-            dispatch.call(tmp_path, name, arguments)
+            call_tool(tmp_path, name, arguments)
     assert files(tmp_path) == before
 
 
@@ -95,12 +95,12 @@ def test_an_argument_of_the_wrong_kind_is_refused_before_anything_happens(
 def test_unknown_and_missing_arguments_are_named(tmp_path: Path, name: str) -> None:
     before = with_plan(tmp_path, name)
     with pytest.raises(WrongCall, match=f"^{name} has no parameter 'surprise'; it has "):
-        dispatch.call(tmp_path, name, {**GOOD.get(name, {}), "surprise": 1})
+        call_tool(tmp_path, name, {**GOOD.get(name, {}), "surprise": 1})
     for key, parameter in dispatch.TOOLS[name].parameters.items():
         if parameter.is_required:
             for arguments in ({**GOOD[name], key: None}, {k: v for k, v in GOOD[name].items() if k != key}):
                 with pytest.raises(WrongCall, match=f"^{key} is required for {name}$"):
-                    dispatch.call(tmp_path, name, arguments)
+                    call_tool(tmp_path, name, arguments)
     assert files(tmp_path) == before
 
 
@@ -113,7 +113,7 @@ def test_without_a_plan_that_is_the_answer_whatever_the_arguments(
     tmp_path: Path, name: str, arguments: Any
 ) -> None:
     with pytest.raises(ToolError) as raised:
-        dispatch.call(tmp_path, name, arguments)
+        call_tool(tmp_path, name, arguments)
     assert raised.value.message == "No active plan session"
     assert isinstance(raised.value.hint, Hint)
     assert raised.value.hint.code == "start_plan"
@@ -123,37 +123,39 @@ def test_without_a_plan_that_is_the_answer_whatever_the_arguments(
 @pytest.mark.parametrize("arguments", [[], "x", 1, False])
 def test_arguments_that_are_no_object_are_refused(tmp_path: Path, arguments: Any) -> None:
     with pytest.raises(WrongCall, match="arguments of context are not an object"):
-        dispatch.call(tmp_path, "context", arguments)
+        call_tool(tmp_path, "context", arguments)
 
 
 def test_null_stands_for_an_argument_that_is_left_out(tmp_path: Path) -> None:
     optional = {key: None for key in GOOD["task_add"] if key not in ("title", "context")}
-    added = dispatch.call(tmp_path, "task_add", {"title": "T", "context": "C", **optional})["task"]
+    added = dispatch.call(tmp_path, tools.task_add, {"title": "T", "context": "C", **optional})["task"]
     assert set(added) == {"id", "title", "context", "status", "deps", "created_at"}
 
 
 def test_a_whole_number_is_written_as_one_however_it_was_sent(tmp_path: Path) -> None:
-    dispatch.call(tmp_path, "task_add", {"title": "T", "context": "C", "deps": [2.0, 2.5], "plan_issue": 3.0})
+    dispatch.call(
+        tmp_path, tools.task_add, {"title": "T", "context": "C", "deps": [2.0, 2.5], "plan_issue": 3.0}
+    )
     text = (tmp_path / TASKS).read_text()
     assert '"deps":[2,2.5]' in text and '"plan_issue":3,' in text
-    assert dispatch.call(tmp_path, "task_update", {"id": 1.0, "status": "completed"})["task"]["id"] == 1
+    assert dispatch.call(tmp_path, tools.task_update, {"id": 1.0, "status": "completed"})["task"]["id"] == 1
 
 
 def test_an_unknown_tool_is_named_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(
         ToolError, match="the tool 'plan_stop' is not known; the tools are plan_start, plan_status"
     ):
-        dispatch.call(tmp_path, "plan_stop", {})
+        call_tool(tmp_path, "plan_stop", {})
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_reply_as_json_is_the_reply(tmp_path: Path, name: str) -> None:
     for project in (tmp_path / "a", tmp_path / "b"):
         project.mkdir()
-        dispatch.call(project, "plan_start", GOOD["plan_start"])
-        dispatch.call(project, "task_add", {"title": "größer ↗", "context": "C"})
-    reply = dispatch.call(tmp_path / "a", name, GOOD.get(name))
-    again = json.loads(dispatch.call_json(tmp_path / "b", name, GOOD.get(name)))
+        dispatch.call(project, tools.plan_start, GOOD["plan_start"])
+        dispatch.call(project, tools.task_add, {"title": "größer ↗", "context": "C"})
+    reply: Any = dispatch.call(tmp_path / "a", dispatch.TOOLS[name].run, GOOD.get(name))
+    again = call_tool(tmp_path / "b", name, GOOD.get(name))
     assert again.keys() == reply.keys()
     assert type(again) is dict
 
@@ -161,9 +163,9 @@ def test_a_reply_as_json_is_the_reply(tmp_path: Path, name: str) -> None:
 def test_a_long_task_list_as_json_is_the_same_list(tmp_path: Path) -> None:
     content = tasks_file(*(task(number, deps=[number - 1] * (number > 1)) for number in range(1, 1500)))
     write(tmp_path, TASKS, content)
-    assert json.loads(dispatch.call_json(tmp_path, "task_list")) == dispatch.call(tmp_path, "task_list")
-    dispatch.call(tmp_path, "task_add", {"title": "größer ↗", "context": "C", "goal": "ü"})
-    assert json.loads(dispatch.call_json(tmp_path, "task_list")) == dispatch.call(tmp_path, "task_list")
+    assert call_tool(tmp_path, "task_list") == dispatch.call(tmp_path, tools.task_list)
+    dispatch.call(tmp_path, tools.task_add, {"title": "größer ↗", "context": "C", "goal": "ü"})
+    assert call_tool(tmp_path, "task_list") == dispatch.call(tmp_path, tools.task_list)
 
 
 # -- restrictions --
@@ -176,7 +178,7 @@ FOR_LEAD = {"plan_start", "plan_update", "plan_decide"}
 @pytest.mark.parametrize("word", RESTRICTIONS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_restriction_denies_its_tools_and_no_others(tmp_path: Path, word: str, name: str) -> None:
-    dispatch.call(tmp_path, "plan_start", GOOD["plan_start"])
+    dispatch.call(tmp_path, tools.plan_start, GOOD["plan_start"])
     write(tmp_path, TASKS, tasks_file(task(1)))
     before = files(tmp_path)
     if name in DENIED.get(word, ()) or name in FOR_LEAD:
@@ -184,17 +186,17 @@ def test_a_restriction_denies_its_tools_and_no_others(tmp_path: Path, word: str,
         if name in FOR_LEAD:
             message = f"is for the lead, and this role is held to {word}"
         with pytest.raises(ToolError) as raised:
-            dispatch.call(tmp_path, name, GOOD.get(name), restrictions=["coding", word])
+            call_tool(tmp_path, name, GOOD.get(name), restrictions=["coding", word])
         assert raised.value.message == f"{name} {message}"
         assert files(tmp_path) == before
     else:
-        assert dispatch.call(tmp_path, name, GOOD.get(name), restrictions=["coding", word])
+        assert call_tool(tmp_path, name, GOOD.get(name), restrictions=["coding", word])
 
 
 def test_a_capability_that_restricts_nothing_leaves_the_lead_the_lead(tmp_path: Path) -> None:
     for name in FOR_LEAD:
-        dispatch.call(tmp_path, "plan_start", GOOD["plan_start"])
-        assert dispatch.call(tmp_path, name, GOOD[name], restrictions=["coding"])
+        dispatch.call(tmp_path, tools.plan_start, GOOD["plan_start"])
+        assert call_tool(tmp_path, name, GOOD[name], restrictions=["coding"])
 
 
 @pytest.mark.parametrize("name", sorted(FOR_LEAD | {"task_add"}))

@@ -10,7 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from project_stage import HISTORY, PLAN, TASKS, cycle, files, git, plan, read, task, tasks_file, write
+from project_stage import (
+    HISTORY,
+    PLAN,
+    TASKS,
+    call_tool,
+    cycle,
+    files,
+    git,
+    plan,
+    read,
+    task,
+    tasks_file,
+    write,
+)
 
 from rolecall.errors import Hint, UsageError
 from rolecall.nexus import dispatch, history, project_paths, tools
@@ -18,7 +31,8 @@ from rolecall.nexus.tool_error import ToolError
 
 
 def search(project: Path, **arguments: Any) -> dict[str, Any]:
-    return dispatch.call(project, "history_search", arguments)
+    reply: dict[str, Any] = call_tool(project, "history_search", arguments)
+    return reply
 
 
 def branches(reply: dict[str, Any]) -> list[str]:
@@ -162,8 +176,10 @@ def test_a_query_of_json_is_looked_for_in_json_without_spaces_between_its_parts(
     cycles = [cycle(number or None, tasks=[task(1, deps=[4, 5])] * (number % 2)) for number in range(8)]
     content = {"schema_version": "0.5", "cycles": cycles}
     write(tmp_path, HISTORY, content, indent=indent)
-    dispatch.call(tmp_path, "plan_start", {"topic": "topic  4 \n, ", "issues": ["a"], "research_summary": ""})
-    dispatch.call(tmp_path, "task_close")
+    dispatch.call(
+        tmp_path, tools.plan_start, {"topic": "topic  4 \n, ", "issues": ["a"], "research_summary": ""}
+    )
+    dispatch.call(tmp_path, tools.task_close)
     cycles = read(tmp_path, HISTORY)["cycles"]
     reply = search(tmp_path, query=query, last_n=99)
     expected = [entry["completed_at"] for entry in cycles if matches(entry, query)]
@@ -203,18 +219,26 @@ def test_many_cycles_are_searched_at_once(tmp_path: Path) -> None:
 
 
 def test_context_without_tasks_is_a_branch_and_no_mode(tmp_path: Path) -> None:
-    assert dispatch.call(tmp_path, "context") == {"branch": "unknown", "activeMode": None, "decisions": []}
+    assert dispatch.call(tmp_path, tools.context) == {
+        "branch": "unknown",
+        "activeMode": None,
+        "decisions": [],
+    }
     write(tmp_path, PLAN, plan(1, "A"))
-    assert dispatch.call(tmp_path, "context") == {"branch": "unknown", "activeMode": None, "decisions": []}
+    assert dispatch.call(tmp_path, tools.context) == {
+        "branch": "unknown",
+        "activeMode": None,
+        "decisions": [],
+    }
     write(tmp_path, ".nexus/state/decisions.json", ["not ours"])
-    assert dispatch.call(tmp_path, "context")["decisions"] == []
+    assert dispatch.call(tmp_path, tools.context)["decisions"] == []
 
 
 def test_context_tells_the_goal_and_counts_while_there_are_tasks(tmp_path: Path) -> None:
     tasks = [task(1, status="completed"), task(2, status="in_progress"), task(3), task(4), task(5)]
     write(tmp_path, TASKS, tasks_file(*tasks, decisions=("One.", "Two.")))
     before = files(tmp_path)
-    assert dispatch.call(tmp_path, "context") == {
+    assert dispatch.call(tmp_path, tools.context) == {
         "branch": "unknown",
         "activeMode": "team",
         "goal": "Ship it",
@@ -227,7 +251,11 @@ def test_context_tells_the_goal_and_counts_while_there_are_tasks(tmp_path: Path)
 @pytest.mark.parametrize("content", ["{", "[]", '{"tasks": 3}', ""])
 def test_context_goes_without_tasks_that_cannot_be_read(tmp_path: Path, content: str) -> None:
     write(tmp_path, TASKS, content)
-    assert dispatch.call(tmp_path, "context") == {"branch": "unknown", "activeMode": "team", "decisions": []}
+    assert dispatch.call(tmp_path, tools.context) == {
+        "branch": "unknown",
+        "activeMode": "team",
+        "decisions": [],
+    }
 
 
 # -- the branch and the time --
@@ -269,5 +297,5 @@ def test_a_cycle_closed_on_a_detached_head_names_no_empty_branch(tmp_path: Path)
     git(tmp_path, "init", "-q")
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "first")
     git(tmp_path, "checkout", "-q", "--detach")
-    assert dispatch.call(tmp_path, "task_close")["branch"] == "detached"
+    assert dispatch.call(tmp_path, tools.task_close)["branch"] == "detached"
     assert read(tmp_path, HISTORY)["cycles"][0]["branch"] == "detached"

@@ -9,14 +9,15 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from project_stage import HISTORY, PLAN, TASKS, cycle, files, plan, read, task, tasks_file, write
+from project_stage import HISTORY, PLAN, TASKS, call_tool, cycle, files, plan, read, task, tasks_file, write
 
-from rolecall.nexus import dispatch, project_paths, tools
+from rolecall.nexus import project_paths, tools
 from rolecall.nexus.tool_error import ToolError
 
 
 def call(project: Path, tool: str, **arguments: Any) -> dict[str, Any]:
-    return dispatch.call(project, tool, arguments)
+    reply: dict[str, Any] = call_tool(project, tool, arguments)
+    return reply
 
 
 def start(project: Path, *issues: str, topic: str = "Storage", research: str = "Read.") -> dict[str, Any]:

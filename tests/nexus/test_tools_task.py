@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from project_stage import HISTORY, PLAN, TASKS, cycle, files, git, plan, read, task, tasks_file, write
+from project_stage import (
+    HISTORY,
+    PLAN,
+    TASKS,
+    call_tool,
+    cycle,
+    files,
+    git,
+    plan,
+    read,
+    task,
+    tasks_file,
+    write,
+)
 
 from rolecall.errors import Hint
 from rolecall.nexus import dispatch, overview, project_paths, tools
@@ -15,10 +27,10 @@ from rolecall.nexus.tool_error import NotThere, ToolError
 
 
 def call(project: Path, tool: str, **arguments: Any) -> dict[str, Any]:
-    reply = dispatch.call(project, tool, arguments)
+    reply: Any = dispatch.call(project, dispatch.TOOLS[tool].run, arguments)
     if dispatch.TOOLS[tool].is_reader:
-        assert json.loads(dispatch.call_json(project, tool, arguments)) == reply
-    return reply
+        assert call_tool(project, tool, arguments) == reply
+    return dict(reply)
 
 
 def add(project: Path, title: str = "Write", **fields: Any) -> dict[str, Any]:
@@ -237,7 +249,8 @@ def test_a_task_that_was_changed_after_it_was_read_keeps_the_change(tmp_path: Pa
     call(tmp_path, "task_update", id=1, status="in_progress")
     assert not tools.update_as_read(str(tmp_path), first, "completed")
     assert tools.update_as_read(str(tmp_path), second, "completed")
-    assert not tools.update_as_read(str(tmp_path), {**second, "id": 3}, "completed")
+    third: Any = {**second, "id": 3}
+    assert not tools.update_as_read(str(tmp_path), third, "completed")
     assert [entry["status"] for entry in read(tmp_path, TASKS)["tasks"]] == ["in_progress", "completed"]
 
 

@@ -100,7 +100,7 @@ class Crew:
     def set(self, number: int, status: str) -> None:
         tools.task_update(self.project, id=number, status=status)
 
-    def statuses(self) -> dict[int, str]:
+    def statuses(self) -> dict[float, str]:
         return {task["id"]: task["status"] for task in tools.task_list(self.project)["tasks"]}
 
     def tracker(self) -> list[dict[str, Any]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rolecall.nexus.brief import LONGEST_RESULT, MOST_RESULTS, TaskResult, brief, notes
 from rolecall.nexus.dispatch import TOOLS
+from rolecall.nexus.reply import ProjectTask
 
-TASK: dict[str, Any] = {"id": 3, "title": "Count  the\nbeans", "context": "In beans.py."}
+TASK: ProjectTask = {
+    "id": 3,
+    "title": "Count  the\nbeans",
+    "context": "In beans.py.",
+    "status": "pending",
+    "deps": [],
+}
 
 
 def test_parts_that_are_absent_or_empty_are_left_out() -> None:
@@ -16,7 +21,7 @@ def test_parts_that_are_absent_or_empty_are_left_out() -> None:
 
 
 def test_the_parts_stand_word_for_word_and_in_order() -> None:
-    task = {**TASK, "approach": "Loop:\n  for", "acceptance": "- 4\n- 5", "risk": "Many."}
+    task: ProjectTask = {**TASK, "approach": "Loop:\n  for", "acceptance": "- 4\n- 5", "risk": "Many."}
     text = brief(task, decisions=["Once."], knowledge=".nexus/rules/: a.md", first="Read again.")
     assert text == (
         "TASK: Count the beans\n\nFIRST: Read again.\n\n"
@@ -28,8 +33,8 @@ def test_the_parts_stand_word_for_word_and_in_order() -> None:
 
 
 def test_results_of_other_tasks_are_short_and_say_where_the_rest_is() -> None:
-    result = TaskResult({"id": 1, "title": "Sow"}, "x" * 5_000, "engineer", "THREAD")
-    text = brief(TASK, results=[result, TaskResult({"id": 2, "title": "Wait"})])
+    result = TaskResult({**TASK, "id": 1, "title": "Sow"}, "x" * 5_000, "engineer", "THREAD")
+    text = brief(TASK, results=[result, TaskResult({**TASK, "id": 2, "title": "Wait"})])
     line = next(line for line in text.splitlines() if line.startswith("- Task 1"))
     assert line == (
         f"- Task 1 (Sow), by engineer: {'x' * (LONGEST_RESULT - 1)}… (all of it: `rolecall thread read THREAD`)"
@@ -38,12 +43,18 @@ def test_results_of_other_tasks_are_short_and_say_where_the_rest_is() -> None:
 
 
 def test_a_task_with_many_dependencies_names_how_many_more_there_are() -> None:
-    results = [TaskResult({"id": number, "title": "x"}) for number in range(MOST_RESULTS + 7)]
+    results = [TaskResult({**TASK, "id": number, "title": "x"}) for number in range(MOST_RESULTS + 7)]
     assert brief(TASK, results=results).endswith("- and 7 more: `rolecall task list`")
 
 
 def test_the_work_that_is_checked_stands_beside_the_task() -> None:
-    work = {"id": 1, "title": "Sow", "context": "In field.py.", "acceptance": "It grows."}
+    work: ProjectTask = {
+        **TASK,
+        "id": 1,
+        "title": "Sow",
+        "context": "In field.py.",
+        "acceptance": "It grows.",
+    }
     text = brief(TASK, works=[work])
     assert text.endswith("WORK TO CHECK: task 1:\nSow\n\nContext:\nIn field.py.\n\nAcceptance:\nIt grows.")
 

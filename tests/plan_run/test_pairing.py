@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from rolecall.nexus import catalog
+from rolecall.nexus.reply import ProjectTask
 from rolecall.plan_run.pairing import pair
 
 
-def task(title: str = "Add a counter", **fields: Any) -> dict[str, Any]:
-    return {"id": 1, "title": title, "context": "Why.", "acceptance": "count() returns 4", **fields}
+def task(title: str = "Add a counter", **fields: Any) -> ProjectTask:
+    made = {"id": 1, "title": title, "context": "Why.", "acceptance": "count() returns 4", **fields}
+    return cast(ProjectTask, made)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from rolecall.errors import Damaged
 from rolecall.settings import config
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
         memory_access,
         memory_gc,
         note,
-        overview,
         project_paths,
+        reply,
         rule,
         run_record,
         state_file,
@@ -33,15 +33,18 @@ if TYPE_CHECKING:
     from rolecall.nexus.project_paths import Folder
 else:
     _LATER = {
-        "rolecall.nexus.": "dispatch knowledge_files memory memory_access memory_gc note project_paths rule"
-        " run_record state_file task_graph tools tracker",
+        "rolecall.nexus.": "dispatch knowledge_files memory memory_access memory_gc note project_paths reply"
+        " rule run_record state_file task_graph tools tracker",
     }
     globals().update(import_later(_LATER))
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Project:
     """The plans, decisions, tasks and lessons in a project's `.nexus/` folder. Methods return replies in the format of
-    the project contract, and mask secrets in what they write."""
+    the project contract, whose keys `rolecall.nexus.reply` lists, and mask secrets in what they write."""
 
     def __init__(self, folder: Folder | None = None) -> None:
         """`folder` is the project's folder, by default the git work tree around the current folder."""
@@ -52,19 +55,20 @@ class Project:
         `restrictions` are those of the caller."""
         return dispatch.call_json(self.folder, name, arguments, restrictions=restrictions, mask=config.mask)
 
-    def _call(self, tool: str, **arguments: Any) -> overview.ToolReply:
+    def _call(self, tool: Callable[Concatenate[Folder, P], T], *_: P.args, **arguments: P.kwargs) -> T:
+        """Call a tool whose arguments are all named."""
         return dispatch.call(self.folder, tool, arguments, mask=config.mask)
 
     # -- the plan --
 
-    def plan(self) -> overview.ToolReply:
+    def plan(self) -> reply.PlanReply:
         """Return the active plan: its issues, the decisions on them, and how many issues are left."""
         return tools.plan_status(self.folder)
 
-    def start_plan(self, topic: str, issues: Sequence[str], *, research: str) -> overview.ToolReply:
+    def start_plan(self, topic: str, issues: Sequence[str], *, research: str) -> reply.StartedPlan:
         """Start a plan with the issues to decide. `research` is a summary of what is known. If a plan is active, it
         moves to the history."""
-        return self._call("plan_start", topic=topic, issues=list(issues), research_summary=research)
+        return self._call(tools.plan_start, topic=topic, issues=list(issues), research_summary=research)
 
     def decide(
         self,
@@ -74,11 +78,11 @@ class Project:
         agents: Sequence[str] = (),
         advice: Mapping[str, str] | None = None,
         agent_ids: Mapping[str, str] | None = None,
-    ) -> overview.ToolReply:
+    ) -> reply.RecordedDecision:
         """Record the decision on an issue. `agents` are the agents that were consulted; `advice` is what each agent
         advised, and `agent_ids` the id of each agent's instance."""
         return self._call(
-            "plan_decide",
+            tools.plan_decide,
             issue_id=issue,
             decision=decision,
             how_agents=list(agents) or None,
@@ -88,18 +92,18 @@ class Project:
 
     def change_issue(
         self, action: str, issue: int | None = None, title: str | None = None
-    ) -> overview.ToolReply:
+    ) -> reply.IssueChange:
         """Change an issue of the active plan. `action` is `add`, `remove`, `edit` (change the title) or `reopen`."""
-        return self._call("plan_update", action=action, issue_id=issue, title=title)
+        return self._call(tools.plan_update, action=action, issue_id=issue, title=title)
 
-    def context(self) -> overview.ToolReply:
+    def context(self) -> reply.ProjectContext:
         """Return the current state of the project: its branch, the goal, how many tasks are left, and the decisions
         that bind the work."""
         return tools.context(self.folder)
 
     # -- tasks --
 
-    def tasks(self) -> overview.ToolReply:
+    def tasks(self) -> reply.TaskListReply:
         """Return the tasks of the current cycle, and which of them are ready."""
         return tools.task_list(self.folder)
 
@@ -118,7 +122,7 @@ class Project:
         owner: str | None = None,
         owner_agent_id: str | None = None,
         owner_reuse_policy: str | None = None,
-    ) -> overview.ToolReply:
+    ) -> reply.TaskReply:
         """Add a task that can begin once the tasks in `deps` are completed. Raise `UsageError` if one of these tasks
         does not exist or would itself wait for the new task, both of which the contract's tool allows.
 
@@ -135,7 +139,7 @@ class Project:
             with suppress(Damaged):  # `task_add` reports the damaged file and keeps a copy of it
                 task_graph.check_deps(self.tasks().get("tasks", ()), deps)
         return self._call(
-            "task_add",
+            tools.task_add,
             title=title,
             context=context,
             deps=list(deps),
@@ -150,21 +154,21 @@ class Project:
             owner_reuse_policy=owner_reuse_policy,
         )
 
-    def update_task(self, task: float, status: str) -> overview.ToolReply:
+    def update_task(self, task: float, status: str) -> reply.TaskReply:
         """Set the status of a task: `pending`, `in_progress` or `completed`."""
-        return self._call("task_update", id=task, status=status)
+        return self._call(tools.task_update, id=task, status=status)
 
-    def close_cycle(self) -> overview.ToolReply:
+    def close_cycle(self) -> reply.ClosedCycle:
         """Move the plan and its tasks to the history."""
-        return self._call("task_close")
+        return self._call(tools.task_close)
 
-    def history(self, query: str = "", *, last: int = 10) -> overview.ToolReply:
+    def history(self, query: str = "", *, last: int = 10) -> reply.FoundCycles:
         """Return the newest closed cycles that contain the words of `query`, at most `last` of them."""
-        return self._call("history_search", query=query, last_n=last)
+        return self._call(tools.history_search, query=query, last_n=last)
 
-    def write_artifact(self, name: str, text: str) -> overview.ToolReply:
+    def write_artifact(self, name: str, text: str) -> reply.WrittenArtifact:
         """Write a file for later steps of this cycle or for people. The reply contains the `path` of the file."""
-        return self._call("artifact_write", filename=name, content=text)
+        return self._call(tools.artifact_write, filename=name, content=text)
 
     # -- agents at work on tasks --
 
@@ -182,11 +186,13 @@ class Project:
         """Return the runs of tasks in threads, by the key of the task."""
         return run_record.load(self.folder)
 
-    def save_task_runs(self, runs: Mapping[str, run_record.TaskRun], tasks: Iterable[overview.Task]) -> None:
+    def save_task_runs(
+        self, runs: Mapping[str, run_record.TaskRun], tasks: Iterable[reply.ProjectTask]
+    ) -> None:
         """Record the runs in `runs` that belong to `tasks`, and drop all others."""
         run_record.save(self.folder, runs, {run_record.key(task) for task in tasks})
 
-    def agents(self) -> Sequence[tracker.Entry]:
+    def agents(self) -> Sequence[reply.TrackedAgent]:
         """Return the agents of this cycle's sessions: when each agent started and ended, and which files it touched."""
         return tracker.entries(self.folder)
 
@@ -223,7 +229,7 @@ class Project:
         there are no files."""
         return knowledge_files.as_text(self.folder)
 
-    def memories(self) -> list[overview.ToolReply]:
+    def memories(self) -> list[reply.NoteEntry]:
         """Return the notes of the project, with how often each note was read."""
         return memory.list_notes(self.folder)
 
@@ -235,7 +241,7 @@ class Project:
         category: str | None = None,
         into: str | None = None,
         is_new: bool = False,
-    ) -> overview.ToolReply:
+    ) -> reply.AddedNote:
         """Save a lesson as a new note, or add it to the note `into`. Raise `memory.NoteOverlap` if a very similar note
         exists, unless `is_new` is set."""
         return memory.add(
@@ -263,23 +269,19 @@ class Project:
             warn(found.warning)
         return found.text
 
-    def merge_memories(self, first: str, second: str, *, into: str | None = None) -> overview.ToolReply:
+    def merge_memories(self, first: str, second: str, *, into: str | None = None) -> reply.MergedNotes:
         """Merge two notes into the first or into a new note. A commit removes the notes that were merged."""
         return memory.merge(self.folder, first, second, into=into)
 
-    def forgettable(self) -> list[overview.ToolReply]:
+    def forgettable(self) -> list[reply.ForgettableNote]:
         """Return the notes that can be deleted, each with the `signals` in favour of deletion. Nothing is deleted."""
-        found = memory_gc.candidates(self.folder, thresholds=memory.load_thresholds())
-        return [
-            {"name": each.note.name, "signals": [signal._asdict() for signal in each.signals]}
-            for each in found
-        ]
+        return memory_gc.list_forgettable(self.folder, thresholds=memory.load_thresholds())
 
-    def forget(self, names: Sequence[str]) -> list[overview.ToolReply]:
+    def forget(self, names: Sequence[str]) -> list[reply.DeletedNote]:
         """Delete notes, each in its own commit. In the result, `restore` is the command that brings a note back."""
         return memory_gc.delete(self.folder, names)
 
-    def forget_automatically(self) -> overview.ToolReply:
+    def forget_automatically(self) -> reply.Deletions:
         """Delete the notes with enough signals in favour of deletion, if `memory.autoDelete` is enabled in the
         configuration."""
         return memory_gc.delete_automatically(
@@ -288,7 +290,7 @@ class Project:
             thresholds=memory.load_thresholds(),
         )
 
-    def rules(self, *, tag: str | None = None) -> list[overview.ToolReply]:
+    def rules(self, *, tag: str | None = None) -> list[reply.RuleEntry]:
         """Return the rules of the project, or only those with a given tag."""
         return rule.list_rules(self.folder, tag=tag)
 
@@ -296,6 +298,6 @@ class Project:
         """Return the text of a rule."""
         return rule.read(self.folder, name)
 
-    def add_rule(self, name: str, text: str, *, tags: Iterable[str] = ()) -> overview.ToolReply:
+    def add_rule(self, name: str, text: str, *, tags: Iterable[str] = ()) -> reply.AddedRule:
         """Write a rule. `tags` say where the rule applies."""
         return rule.add(self.folder, name, text, mask=config.mask(), tags=tags)

@@ -41,7 +41,7 @@ def show_status(options: Namespace) -> CommandResult:
     reply = Project(options.project).plan()
     if not reply["active"]:
         return CommandResult(reply, "no plan is active")
-    rows = []
+    rows: list[tuple[float | str, str, str]] = []
     for issue in reply["issues"]:
         rows.append((issue["id"], issue["status"], issue["title"]))
         rows += [("", "", f"→ {issue['decision']}")] if issue.get("decision") else []
@@ -106,7 +106,8 @@ def _update(
 )
 def decide(options: Namespace) -> CommandResult:
     project = Project(options.project)
-    issues = look(project.plan).get("issues", ())
+    plan = look(project.plan)
+    issues = plan.get("issues", []) if plan else []
     before = next((issue.get("decision") for issue in issues if issue["id"] == options.issue_id), None)
     if before and not options.again:
         raise UsageError(
@@ -121,7 +122,7 @@ def decide(options: Namespace) -> CommandResult:
         agent_ids=dict(options.agent_id),
     )
     text = reply.get("message") or f"decided; {len(reply.get('remaining', ()))} left"
-    if before:
-        reply["replaced"] = before
-        text += f"\nreplaces: {short(before, _MOST_CHARACTERS)}"
-    return CommandResult(reply, text)
+    if not before:
+        return CommandResult(reply, text)
+    text += f"\nreplaces: {short(before, _MOST_CHARACTERS)}"
+    return CommandResult({**reply, "replaced": before}, text)

@@ -44,6 +44,7 @@ from rolecall.threads import casting
 from rolecall.workflow.playbook import Playbook
 
 if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
     from rolecall.plan_run.assignment import TaskJob
     from rolecall.plan_run.report import Row
 
@@ -132,7 +133,7 @@ def _look(
 ) -> tuple[TaskBoard, list[TaskJob]]:
     """Return the state of the tasks, and the tasks to run, without writing anything."""
 
-    def assign_tasks(tasks: Sequence[JsonObject]) -> Assigned:
+    def assign_tasks(tasks: Sequence[ProjectTask]) -> Assigned:
         tree = ProjectFiles(project.folder)  # the files are read again each time, because tasks add files
         return assign(tasks, agents, tree=tree)
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from rolecall.cli import CommandResult, argument
 from rolecall.cli.output import printable, read_file
 from rolecall.errors import Damaged, UsageError
+
+T = TypeVar("T")
 
 PROJECT = argument("--project", "DIR", "the project's folder (default: the git work tree around this folder)")
 SOURCE = argument("source", "FILE", "where the text is; - is standard input", nargs="?")
 MESSAGE = argument("-m --message", "TEXT", "the text itself")
 
 
-def look(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Call a verb that reads, before another verb writes. If a file is damaged, return an empty reply, because the verb
-    that writes will report the damage and keep a copy."""
+def look(read: Callable[[], T]) -> T | None:
+    """Call a verb that reads, before another verb writes. If a file is damaged, return None, because the verb that
+    writes will report the damage and keep a copy."""
     try:
         return read()
     except Damaged:
-        return {}
+        return None
 
 
 def read_text(options: Namespace) -> str:

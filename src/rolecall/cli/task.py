@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from rolecall.api import Project
 from rolecall.cli import CommandResult, argument, flag, repeated, verb
@@ -12,7 +13,9 @@ from rolecall.cli.project import PROJECT, look
 from rolecall.errors import UsageError
 from rolecall.nexus import task_graph
 from rolecall.nexus.overview import REUSE_POLICIES, TASK_STATUSES
-from rolecall.store.canonical import JsonObject
+
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
 
 _MOST_TASKS = 20
 _LONG = ("context", "approach", "acceptance", "risk")
@@ -80,7 +83,7 @@ def list_tasks(options: Namespace) -> CommandResult:
     return CommandResult(reply, text)
 
 
-def _table(tasks: list[JsonObject], ready_ids: list[float]) -> str:
+def _table(tasks: list[ProjectTask], ready_ids: list[float]) -> str:
     ready = set(ready_ids)
     rows = []
     for task in tasks:
@@ -140,7 +143,7 @@ def update(options: Namespace) -> CommandResult:
 def close(options: Namespace) -> CommandResult | int:
     project = Project(options.project)
     current = look(project.tasks)
-    tasks = current.get("tasks", [])
+    tasks = current.get("tasks", []) if current else []
     if current and not tasks and look(project.plan) == {"active": False}:
         raise UsageError("there is nothing to close: the project has no plan and no tasks")
     unfinished = [task for task in tasks if task["status"] != "completed"]
@@ -189,4 +192,4 @@ def search_history(options: Namespace) -> CommandResult:
 )
 def write_artifact(options: Namespace) -> CommandResult:
     reply = Project(options.project).write_artifact(options.name, read_file(options.file))
-    return CommandResult(reply, str(reply["path"]))
+    return CommandResult(reply, reply["path"])

@@ -20,13 +20,13 @@ from rolecall.hosts.gate import FOR_LEAD
 from rolecall.hosts.hook_context import HookContext
 from rolecall.hosts.project_summary import ProjectState, format_id
 from rolecall.nexus import knowledge_files, tools
-from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.tags import NO_PLAN, InlineAction
 from rolecall.settings.capabilities import FILES, check_allowed, check_lead
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
     from rolecall.nexus import memory, memory_access, note, note_name, rule
+    from rolecall.nexus.reply import PlanIssue
 else:
     memory = Module("rolecall.nexus.memory")  # slow to import, and only lessons need it
     memory_access = Module("rolecall.nexus.memory_access")
@@ -89,11 +89,11 @@ def _decide(aimed: Iterator[float], project: str, action: InlineAction, hooks: H
     state = ProjectState(project)
     if state.plan_problem:
         return f"[d] was not recorded, because the plan cannot be read: {state.plan_problem}. Tell the user."
-    if not state.plan.get("active"):
+    if not state.plan["active"]:
         return f"{NO_PLAN} Nothing was recorded; tell the user."
     issues = {issue["id"]: issue for issue in state.plan["issues"]}
     text = hooks.mask().text(action.text).strip()
-    issue: ToolReply | None = None
+    issue: PlanIssue | None = None
     if named := _ISSUE.match(text):
         issue, text = issues.get(int(named[1] or named[2])), text[named.end() :].strip()
     elif text and not text.isdecimal():  # a number alone is an issue without a decision, or an option
@@ -130,7 +130,7 @@ def _remember(project: str, action: InlineAction, hooks: HookContext) -> str:
             reply = memory.add(project, name, text, mask=hooks.mask(), into=into, thresholds=thresholds)
         except memory.NoteOverlap as overlap:
             reply = memory.add(project, name, text, mask=hooks.mask(), into=overlap.matches[0].name)
-        return str(reply["path"])
+        return reply["path"]
 
     # Finding a note on the same subject requires comparing all notes, which could take too long for a hook.
     is_possible = knowledge_files.counts(project)["memory"] <= _MOST_COMPARED
@@ -142,7 +142,7 @@ def _add_rule(project: str, action: InlineAction, hooks: HookContext) -> str:
     tags = [action.variant] if action.variant else []
 
     def add(name: str, text: str) -> str:
-        return str(rule.add(project, name, text, mask=hooks.mask(), tags=tags)["path"])
+        return rule.add(project, name, text, mask=hooks.mask(), tags=tags)["path"]
 
     call = f"rule_add with a name{f' and tags {tags}' if tags else ''}"
     return _keep(project, action, "a rule", "rules", call, add)

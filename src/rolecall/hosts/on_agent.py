@@ -13,12 +13,12 @@ from rolecall.hosts.hook_context import HookContext
 from rolecall.hosts.project_summary import ProjectState
 from rolecall.hosts.sessions import has_key, task_key
 from rolecall.nexus import brief, knowledge_files, overview, tools, tracker
-from rolecall.nexus.overview import Task
 from rolecall.settings.capabilities import TASK_UPDATE, check_allowed
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
     from rolecall.nexus import filenames, resume
+    from rolecall.nexus.reply import ProjectTask, TrackedAgent
 else:
     filenames = Module("rolecall.nexus.filenames")  # slow to import, and most agents are not resumed
     resume = Module("rolecall.nexus.resume")
@@ -36,8 +36,8 @@ _LATER = "9999"
 def subagent_spawn(project: str, event: SubagentSpawn, hooks: HookContext, now: str) -> HostAnswer:
     """Record that the agent is running. Tell it its limits, its task if that is certain, and what the project knows."""
     who = event.who
-    task: Task | None = None
-    entries: Sequence[tracker.Entry] = []
+    task: ProjectTask | None = None
+    entries: Sequence[TrackedAgent] = []
     if who.id:
         entries = _read_agents(project)
         running = {entry.get("agent_id") for entry in entries if entry.get("status") == "running"}
@@ -75,7 +75,7 @@ def subagent_spawn(project: str, event: SubagentSpawn, hooks: HookContext, now: 
     return HostAnswer(context="\n\n".join(filter(None, [text, docs])))
 
 
-def _read_agents(project: str) -> list[tracker.Entry]:
+def _read_agents(project: str) -> list[TrackedAgent]:
     """Return the list of agents. Replace a damaged list by an empty one, keep a copy, and log this."""
     try:
         return tracker.entries(project)
@@ -84,7 +84,7 @@ def _read_agents(project: str) -> list[tracker.Entry]:
         return []
 
 
-def _find_task(who: HostCaller, project: str, known: str, taken: Collection[str]) -> Task | None:
+def _find_task(who: HostCaller, project: str, known: str, taken: Collection[str]) -> ProjectTask | None:
     """Return the task that an agent was started for: its own task, or otherwise the only candidate."""
     state = ProjectState(project)
     found = _own_task(state.tasks, who.id, known)
@@ -96,11 +96,11 @@ def _find_task(who: HostCaller, project: str, known: str, taken: Collection[str]
     return free[0] if len(free) == 1 else None
 
 
-def _own_task(tasks: Sequence[Task], agent: str, known: str) -> Task | None:
+def _own_task(tasks: Sequence[ProjectTask], agent: str, known: str) -> ProjectTask | None:
     """Return the task of an agent's instance: the task with the instance's id as `owner_agent_id`, or otherwise the
     task for which the instance was started. A task in progress takes precedence, then an open task."""
 
-    def rank(task: Task) -> tuple[int, bool, bool]:
+    def rank(task: ProjectTask) -> tuple[int, bool, bool]:
         return _TURN[task["status"]], task.get("owner_agent_id") != agent, not has_key(task, known)
 
     own = (task for task in tasks if task.get("owner_agent_id") == agent or has_key(task, known))
@@ -110,9 +110,9 @@ def _own_task(tasks: Sequence[Task], agent: str, known: str) -> Task | None:
 def _advise_resumed(
     project: str,
     who: HostCaller,
-    task: Task | None,
-    prior: tracker.Entry,
-    entries: Sequence[tracker.Entry],
+    task: ProjectTask | None,
+    prior: TrackedAgent,
+    entries: Sequence[TrackedAgent],
     hooks: HookContext,
 ) -> str:
     rules = hooks.agents.get(who.agent)

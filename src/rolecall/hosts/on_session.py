@@ -66,7 +66,7 @@ def session_start(project: str, event: SessionStart, hooks: HookContext, now: st
 def _plan_words(state: ProjectState) -> list[str]:
     if state.plan_problem:
         return [f"a plan that cannot be read ({state.plan_problem})"]
-    if not state.plan.get("active"):
+    if not state.plan["active"]:
         return []
     topic, summary = state.plan["topic"][:80], state.plan["summary"]
     return [f"plan {topic!r} with {summary['pending']} of {summary['total']} issues pending"]
@@ -75,8 +75,9 @@ def _plan_words(state: ProjectState) -> list[str]:
 def _task_words(state: ProjectState) -> list[str]:
     if state.tasks_problem:
         return [f"tasks that cannot be read ({state.tasks_problem})"]
-    total = state.summary.get("total")
-    return [] if total is None else [f"{total} tasks, {state.unfinished} of them unfinished"]
+    if state.summary is None:
+        return []
+    return [f"{state.summary['total']} tasks, {state.unfinished} of them unfinished"]
 
 
 def session_end(project: str, event: SessionEnd, hooks: HookContext, now: str) -> HostAnswer:

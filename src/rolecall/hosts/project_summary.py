@@ -7,12 +7,17 @@ that cannot be read is reported, so that nobody mistakes it for an empty one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from rolecall.errors import RolecallError
 from rolecall.hosts.hook_context import HookContext
 from rolecall.hosts.sessions import HostSession
 from rolecall.nexus import knowledge_files, overview, tools, tracker
-from rolecall.nexus.overview import Task, ToolReply
+
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import PlanIssue, PlanReply, ProjectTask, TaskListReply
+
+T = TypeVar("T")
 
 SHORT, LONG = 400, 1_500
 """The number of tokens for a summary beside a user's message, and for one after a compaction."""
@@ -45,40 +50,42 @@ class ProjectState:
     """The plan and tasks as they are on disk now."""
 
     def __init__(self, project: str) -> None:
-        self.plan, self.plan_problem = _try(overview.plan_status, tools.plan_status, project=project)
-        found, self.tasks_problem = _try(overview.task_list, tools.task_list, project=project)
-        self.goal: str = found.get("goal", "")
-        self.tasks: list[Task] = found.get("tasks", [])
-        self.summary: ToolReply = found.get("summary", {})
+        plan, self.plan_problem = _try(overview.plan_status, tools.plan_status, project=project)
+        self.plan: PlanReply = plan or {"active": False}
+        tasks, self.tasks_problem = _try(overview.task_list, tools.task_list, project=project)
+        found: TaskListReply = tasks or {}
+        self.goal = found.get("goal", "")
+        self.tasks = found.get("tasks", [])
+        self.summary = found.get("summary")
 
     @property
     def has_tasks(self) -> bool:
-        return "total" in self.summary or bool(self.tasks_problem)
+        return self.summary is not None or bool(self.tasks_problem)
 
     @property
     def unfinished(self) -> int:
         return sum(task["status"] != "completed" for task in self.tasks)
 
-    def pending_issues(self) -> list[ToolReply]:
+    def pending_issues(self) -> list[PlanIssue]:
         return [issue for issue in self.plan.get("issues", ()) if issue["status"] == "pending"]
 
     @property
     def ready_ids(self) -> set[float]:
-        return set(self.summary.get("ready", ()))
+        return set(self.summary["ready"]) if self.summary else set()
 
 
-def read_tasks(project: str) -> tuple[list[Task], str]:
+def read_tasks(project: str) -> tuple[list[ProjectTask], str]:
     """Return the tasks as a tool reads them before changing one, or the reason why they cannot be read."""
     found, problem = _try(tools.task_list, project=project)
-    return found.get("tasks", []), problem
+    return found.get("tasks", []) if found else [], problem
 
 
-def _try(*readers: Callable[[str], ToolReply | None], project: str) -> tuple[ToolReply, str]:
-    """Return the first result that a reader returns, or the error message of a reader that fails."""
+def _try(*readers: Callable[[str], T | None], project: str) -> tuple[T | None, str]:
+    """Return the first result that a reader returns, or None and the error message of a reader that fails."""
     try:
         return next(found for read in readers if (found := read(project)) is not None), ""
     except RolecallError as exc:
-        return {}, exc.message[:_LONGEST_PROBLEM]
+        return None, exc.message[:_LONGEST_PROBLEM]
 
 
 def summarize(project: str, hooks: HookContext, now: ProjectState) -> str:
@@ -117,7 +124,7 @@ def describe(project: str, session: HostSession, hooks: HookContext, budget: int
 def _plan_lines(now: ProjectState) -> list[str]:
     if now.plan_problem:
         return [f"The plan cannot be read: {now.plan_problem}"]
-    if not now.plan.get("active"):
+    if not now.plan["active"]:
         return []
     summary, pending = now.plan["summary"], now.pending_issues()
     open_issues = "; ".join(f"{issue['id']} {_shorten(issue['title'], 50)}" for issue in pending[:3])
@@ -130,10 +137,10 @@ def _plan_lines(now: ProjectState) -> list[str]:
 def _task_lines(now: ProjectState) -> list[str]:
     if now.tasks_problem:
         return [f"The tasks cannot be read: {now.tasks_problem}"]
-    if not now.has_tasks:
+    count = now.summary
+    if count is None:
         return []
     goal = f" {_shorten(now.goal)!r}" if now.goal else ""
-    count = now.summary
     counts = f"{count['completed']} of {count['total']} completed, {count['pending']} pending"
     working = f", {count['blocked']} in progress" if count["blocked"] else ""
     return [f"Tasks{goal}: {counts}{working}. Ready: {_join_ids(count['ready'])}."]
@@ -144,7 +151,7 @@ def _unverified_lines(now: ProjectState, hooks: HookContext) -> list[str]:
     return [f"Completed with acceptance criteria that no task verifies: {_join_ids(found)}."] if found else []
 
 
-def find_unverified(tasks: Sequence[Task], hooks: HookContext) -> list[Task]:
+def find_unverified(tasks: Sequence[ProjectTask], hooks: HookContext) -> list[ProjectTask]:
     """Return the tasks with acceptance criteria on which no checking agent's task depends."""
     verified: set[float] = set()
     for task in tasks:

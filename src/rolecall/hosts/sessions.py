@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from rolecall.hosts import tool_log
 from rolecall.nexus import project_paths, run_record, state_file, tracker
-from rolecall.nexus.overview import Task
 from rolecall.store import holder
 
 if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
     from rolecall.store.canonical import JsonObject
 
 FILE = "sessions.json"
@@ -123,12 +123,12 @@ def tasks_of_agents(project: str) -> dict[str, str]:
     return {agent: task for session in _read(project).values() for agent, task in session.agents.items()}
 
 
-def task_key(task: Task) -> str:
+def task_key(task: ProjectTask) -> str:
     """Return a key that identifies a task. The task's number is not enough, because the next cycle reuses it."""
     return f"{task['id']} {state_file.digest(task['title'].encode(errors='replace'))[:8]}"
 
 
-def has_key(task: Task, key: str) -> bool:
+def has_key(task: ProjectTask, key: str) -> bool:
     """Return whether a task has this key. The title is hashed only if the number matches."""
     return key.startswith(f"{task['id']} ") and key == task_key(task)
 

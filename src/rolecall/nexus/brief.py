@@ -7,9 +7,11 @@ other tasks are shortened, and the thread with the full result is named.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rolecall.nexus.overview import Task
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
+
 
 LONGEST_RESULT = 600
 """The maximum length of another task's result: what was done, and where to read the rest."""
@@ -19,18 +21,18 @@ MOST_RESULTS = 30
 class TaskResult(NamedTuple):
     """The result of another task on which the agent's task depends."""
 
-    task: Task
+    task: ProjectTask
     summary: str = ""
     agent: str = ""
     thread: str = ""
 
 
 def brief(
-    task: Task,
+    task: ProjectTask,
     *,
     results: Sequence[TaskResult] = (),
     decisions: Iterable[str] = (),
-    works: Sequence[Task] = (),
+    works: Sequence[ProjectTask] = (),
     knowledge: str = "",
     first: str = "",
 ) -> str:
@@ -57,10 +59,15 @@ def brief(
 
     sections = [f"TASK: {_one_line(task['title'])}", f"FIRST: {first}" if first else ""]
     sections.append(_section("CONTEXT", "\n\n".join(part.strip() for part in context if part.strip())))
-    sections += [_section(name.upper(), task.get(name)) for name in ("approach", "acceptance")]
+    sections.append(_section("APPROACH", task.get("approach")))
+    sections.append(_section("ACCEPTANCE", task.get("acceptance")))
     for work in works:
-        names = ("context", "approach", "acceptance")
-        parts = [_one_line(work["title"]), *(_section(name.capitalize(), work.get(name)) for name in names)]
+        parts = [
+            _one_line(work["title"]),
+            _section("Context", work["context"]),
+            _section("Approach", work.get("approach")),
+            _section("Acceptance", work.get("acceptance")),
+        ]
         sections.append(_section(f"WORK TO CHECK: task {work['id']}", "\n\n".join(filter(None, parts))))
     if knowledge:
         rules = "Those in rules/ bind you; read the others as far as they bear on the task."

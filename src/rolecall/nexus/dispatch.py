@@ -7,16 +7,17 @@ types are checked here, with the contract's error messages where it defines any;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rolecall.errors import UsageError
 from rolecall.nexus import overview, project_paths, tools
-from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import WrongCall
 from rolecall.settings.capabilities import TASK_CREATION, TASK_UPDATE, check_allowed, check_lead
 from rolecall.settings.mask import Mask
 from rolecall.store.canonical import Schema
+
+T = TypeVar("T")
 
 
 class Kind(NamedTuple):
@@ -56,7 +57,7 @@ class Argument(NamedTuple):
 
 
 class Tool(NamedTuple):
-    run: Callable[..., ToolReply]
+    run: Callable[..., object]
     description: str
     parameters: Mapping[str, Argument] = {}
     denied_as: tuple[str, ...] = ()
@@ -201,15 +202,14 @@ def input_schema(tool: Tool) -> Schema:
 
 def call(
     project: Folder,
-    name: str,
-    arguments: Any = None,
+    tool: Callable[..., T],
+    arguments: Mapping[str, object] | None = None,
     *,
-    restrictions: Iterable[str] = (),
     mask: Callable[[], Mask] = lambda: Mask(()),
-) -> ToolReply:
-    """Call a tool with external arguments. `mask`, for secrets, is called only if the tool writes."""
-    given = _check_call(project, name, arguments, restrictions, mask)
-    return TOOLS[name].run(project, **given)
+) -> T:
+    """Call a tool, given as a function of `tools`, after checking the arguments as `call_json` does."""
+    given = _check_call(project, tool.__name__, arguments, (), mask)
+    return tool(project, **given)
 
 
 def call_json(
@@ -220,7 +220,8 @@ def call_json(
     restrictions: Iterable[str] = (),
     mask: Callable[[], Mask] = lambda: Mask(()),
 ) -> bytes:
-    """Call a tool as `call` does, but return the reply as JSON."""
+    """Call a tool by its name with external arguments, and return the reply as JSON. `mask`, for secrets, is called
+    only if the tool writes."""
     given = _check_call(project, name, arguments, restrictions, mask)
     if name == "task_list":
         return tools.task_list_json(project)
@@ -229,7 +230,7 @@ def call_json(
 
 def _check_call(
     project: Folder, name: str, arguments: Any, restrictions: Iterable[str], mask: Callable[[], Mask]
-) -> ToolReply:
+) -> dict[str, object]:
     """Validate the arguments, and return them in the form that the tool takes."""
     if name not in TOOLS:
         raise WrongCall(f"the tool {name!r} is not known; the tools are {', '.join(TOOLS)}")
@@ -264,5 +265,5 @@ def _check_call(
             raise WrongCall(f"{key} is required for {name}")
     if tool.is_reader or not given:
         return given
-    masked: ToolReply = mask().value(given)
+    masked: dict[str, object] = mask().value(given)
     return masked

@@ -16,8 +16,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from rolecall.nexus.overview import Task
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
+
 
 _LETTER = r"\w./+@À-ɏͰ-ԯ-"
 """The letters of Latin, Greek and Cyrillic, which separate words by spaces, and the signs of a path."""
@@ -105,10 +108,12 @@ def find_names(texts: Iterable[str], tree: ProjectFiles) -> frozenset[str]:
     return frozenset(canonicalize(path, tree.root) for path in found)
 
 
-def find_names_in_tasks(tasks: Iterable[Task], tree: ProjectFiles) -> frozenset[str]:
+def find_names_in_tasks(tasks: Iterable[ProjectTask], tree: ProjectFiles) -> frozenset[str]:
     """Return the files named in the texts of tasks."""
-    fields = ("title", "context", "approach", "acceptance")
-    return find_names([task.get(field, "") for task in tasks for field in fields], tree)
+    texts: list[str] = []
+    for task in tasks:
+        texts += [task["title"], task["context"], task.get("approach", ""), task.get("acceptance", "")]
+    return find_names(texts, tree)
 
 
 def canonicalize(path: str, root: str) -> str:

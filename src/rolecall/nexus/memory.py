@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.nexus import forget, memory_access, note, note_name, project_paths, similarity, state_file
-from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.similarity import Profile
 from rolecall.settings import config, keyscan
@@ -21,6 +20,7 @@ from rolecall.settings.mask import Mask
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    from rolecall.nexus.reply import AddedNote, MergedNotes, NoteEntry
     from rolecall.settings import settings
 else:
     settings = Module("rolecall.settings.settings")
@@ -82,7 +82,7 @@ def add(
     into: str | None = None,
     is_new: bool = False,
     thresholds: Thresholds = THRESHOLDS,
-) -> ToolReply:
+) -> AddedNote:
     """Keep a lesson: in the note `into` or, without `into`, in a new note unless there is a note on the same subject
     (with `is_new`, even then). `mask` knows the secrets that must not be stored."""
     file, kept = note_name.new_memory(name, category), note.clean(text)
@@ -152,28 +152,29 @@ def read(
     return NoteReading(text, "")
 
 
-def list_notes(project: Folder, *, at: str | None = None) -> list[ToolReply]:
+def list_notes(project: Folder, *, at: str | None = None) -> list[NoteEntry]:
     """Return the notes sorted by name, each with its number of reads and the time of its last read."""
     log = memory_access.read(project)
     now = memory_access.moment(at or project_paths.now()).timestamp()
-    entries = []
+    entries: list[NoteEntry] = []
     for found in note.list_notes(project, "memory"):
         access = log.get(memory_access.key(project, found.name))
-        entry = {
-            "name": found.name,
-            "category": note_name.category_of(found.name),
-            "size": found.size,
-            "lastAccess": access.last_accessed_ts if access else None,
-            "lastAgent": access.last_agent if access else None,
-            "accessCount": access.access_count if access else 0,
-            "ageDays": max(0, int((now - found.changed) // 86_400)),
-            "path": found.path,
-        }
-        entries.append(entry)
+        entries.append(
+            {
+                "name": found.name,
+                "category": note_name.category_of(found.name),
+                "size": found.size,
+                "lastAccess": access.last_accessed_ts if access else None,
+                "lastAgent": access.last_agent if access else None,
+                "accessCount": access.access_count if access else 0,
+                "ageDays": max(0, int((now - found.changed) // 86_400)),
+                "path": found.path,
+            }
+        )
     return entries
 
 
-def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> ToolReply:
+def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> MergedNotes:
     """Merge two notes into the first or into a new one. Remove the merged notes in the same commit."""
     for name in (first, second):
         note.find(project, "memory", name)  # before taking the lock, which would create folders

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.files import git
@@ -25,8 +25,10 @@ from rolecall.nexus import forget, memory_access, note, note_name, project_paths
 from rolecall.nexus.memory import THRESHOLDS, Thresholds, profile_of
 from rolecall.nexus.memory_access import moment
 from rolecall.nexus.note import ProjectNote
-from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.project_paths import Folder
+
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import DeletedNote, Deletions, ForgettableNote
 
 SETTING = "memory.autoDelete"
 """The configuration key that enables automatic deletion."""
@@ -92,6 +94,17 @@ def candidates(
     return sorted(found, key=lambda candidate: (-len(candidate.signals), candidate.note.name))
 
 
+def list_forgettable(project: Folder, *, thresholds: Thresholds = THRESHOLDS) -> list[ForgettableNote]:
+    """Return the result of `candidates` as JSON."""
+    return [
+        {
+            "name": each.note.name,
+            "signals": [{"id": signal.id, "reason": signal.reason} for signal in each.signals],
+        }
+        for each in candidates(project, thresholds=thresholds)
+    ]
+
+
 def _successors(
     notes: Sequence[ProjectNote], texts: Mapping[str, str], share: float
 ) -> Callable[[ProjectNote], str]:
@@ -140,7 +153,7 @@ def _find_gone(project: Folder, texts: Iterable[str]) -> set[str]:
     return deleted.intersection(missing)
 
 
-def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[ToolReply]:
+def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[DeletedNote]:
     """Delete notes that a person chose, each in its own commit. If one of them could not be restored, delete none."""
     files = dict.fromkeys(note_name.file_name(name) for name in names)
     for file in files:  # check before taking the lock, which would create folders
@@ -154,14 +167,14 @@ def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> l
 
 def delete_automatically(
     project: Folder, *, is_enabled: bool, at: str | None = None, thresholds: Thresholds = THRESHOLDS
-) -> ToolReply:
+) -> Deletions:
     """Delete every note that enough signals mark as forgettable. `deleted` names these notes, and `stayed` names the
     notes that could not be deleted, each with the reason."""
     if not is_enabled:
         advice = "Switch it on, or look first and name the notes to delete"
         hint = Hint(advice, "enable_deletion", key=SETTING)
         raise UsageError("deleting without asking is not switched on", hint=hint)
-    deleted: list[ToolReply] = []
+    deleted: list[DeletedNote] = []
     stayed: dict[str, str] = {}
     with state_file.hold_lock(project) as lock:
         # Judge again after each deletion: a note whose duplicate was deleted could be the last one with its content.
@@ -179,7 +192,7 @@ def delete_automatically(
     return {"deleted": deleted, "stayed": [{"name": name, "reason": why} for name, why in stayed.items()]}
 
 
-def _delete(project: Folder, lock: int, kept: forget.Kept, signals: Sequence[ForgetSignal]) -> ToolReply:
+def _delete(project: Folder, lock: int, kept: forget.Kept, signals: Sequence[ForgetSignal]) -> DeletedNote:
     commit = forget.remove(
         project,
         lock,

@@ -7,19 +7,17 @@ problems.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from rolecall.nexus import project_paths, state_file
 from rolecall.nexus.project_paths import Folder
 
 if TYPE_CHECKING:
-    from rolecall.nexus.state import Task as StateTask
+    from rolecall.nexus.reply import PlanIssue, PlanReply, ProjectTask, TaskListReply, TaskSummary
+    from rolecall.nexus.state import Task
 
-ToolReply: TypeAlias = dict[str, Any]
-"""The JSON object that a tool or a verb returns."""
-Task: TypeAlias = Mapping[str, Any]
-"""A task as JSON, with the fields of the contract."""
+T = TypeVar("T")
 
 ISSUE_STATUSES = ("pending", "decided")
 TASK_STATUSES = ("pending", "in_progress", "completed")
@@ -34,14 +32,14 @@ class PlanProgress(NamedTuple):
     deps: Sequence[float]
 
 
-HasProgress: TypeAlias = "PlanProgress | StateTask"
+HasProgress: TypeAlias = "PlanProgress | Task"
 
 
-def progress_of(task: Task) -> PlanProgress:
+def progress_of(task: ProjectTask) -> PlanProgress:
     return PlanProgress(task["id"], task["status"], task["deps"])
 
 
-def summarize(tasks: Sequence[HasProgress]) -> ToolReply:
+def summarize(tasks: Sequence[HasProgress]) -> TaskSummary:
     """Count the tasks by status, and list the ids of those that can be started."""
     statuses = [task.status for task in tasks]
     return {
@@ -63,44 +61,50 @@ def ready_ids(tasks: Sequence[HasProgress]) -> list[float]:
     ]
 
 
-def describe_plan(plan: Any) -> ToolReply:
-    """Return the reply of `plan_status` for a plan as JSON."""
-    issues = list(plan["issues"])
+def describe_plan(plan: Any) -> PlanReply:
+    """Return the reply of `plan_status` for a plan as JSON, which is not checked."""
+    issues: list[PlanIssue] = list(plan["issues"])
     statuses = [_plain_status(issue, ISSUE_STATUSES) for issue in issues]
     decided = statuses.count("decided")
-    summary = {"total": len(statuses), "pending": len(statuses) - decided, "decided": decided}
-    research = {"research_summary": plan["research_summary"]} if "research_summary" in plan else {}
-    named = {"plan_id": plan["id"], "topic": str(plan["topic"]), "issues": issues}
-    return {"active": True, **named, **research, "summary": summary}
+    reply: PlanReply = {
+        "active": True,
+        "plan_id": plan["id"],
+        "topic": str(plan["topic"]),
+        "issues": issues,
+    }
+    if "research_summary" in plan:
+        reply["research_summary"] = plan["research_summary"]
+    reply["summary"] = {"total": len(statuses), "pending": len(statuses) - decided, "decided": decided}
+    return reply
 
 
-def plan_status(project: Folder) -> ToolReply | None:
+def plan_status(project: Folder) -> PlanReply | None:
     """Return the reply of `tools.plan_status`, or None if the tool itself must be called."""
-    return _read(project, project_paths.PLAN, describe_plan, {"active": False})
+    nothing: PlanReply = {"active": False}
+    return _read(project, project_paths.PLAN, describe_plan, nothing)
 
 
-def task_list(project: Folder) -> ToolReply | None:
+def task_list(project: Folder) -> TaskListReply | None:
     """Return the reply of `tools.task_list`, or None if the tool itself must be called."""
 
-    def reply(file: Any) -> ToolReply:
-        tasks = list(file["tasks"])
+    def reply(file: Any) -> TaskListReply:
+        tasks: list[ProjectTask] = list(file["tasks"])
         for task in tasks:
             _plain_status(task, TASK_STATUSES)
         summary = summarize([progress_of(task) for task in tasks])
         return {"goal": str(file["goal"]), "tasks": tasks, "summary": summary}
 
-    return _read(project, project_paths.TASKS, reply, {"exists": False})
+    nothing: TaskListReply = {"exists": False}
+    return _read(project, project_paths.TASKS, reply, nothing)
 
 
-def _plain_status(entry: Any, statuses: Sequence[str]) -> str:
+def _plain_status(entry: PlanIssue | ProjectTask, statuses: Sequence[str]) -> str:
     if type(entry["title"]) is not str or entry["status"] not in statuses:
         raise ValueError("odd")
-    return str(entry["status"])
+    return entry["status"]
 
 
-def _read(
-    project: Folder, name: str, reply: Callable[[Any], ToolReply], missing: ToolReply
-) -> ToolReply | None:
+def _read(project: Folder, name: str, reply: Callable[[Any], T], missing: T) -> T | None:
     data = state_file.read(project_paths.state(project, name))
     if data is None:
         return missing

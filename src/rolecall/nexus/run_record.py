@@ -11,13 +11,15 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import Conflict
 from rolecall.nexus import project_paths, state_file
-from rolecall.nexus.overview import Task
 from rolecall.nexus.project_paths import Folder
 from rolecall.store import holder
+
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
 
 FILE, _LOCK = "runs.json", "run.lock"
 _LONGEST_LOCK = 1_000
@@ -33,7 +35,7 @@ class TaskRun(NamedTuple):
     """Whether the thread has yet to be created: the run is recorded first, so every thread has a task."""
 
 
-def key(task: Task) -> str:
+def key(task: ProjectTask) -> str:
     """Return a key that is unique to a task, even across cycles."""
     made = task.get("created_at") or state_file.digest(f"{task['title']}\n{task['context']}".encode())
     return f"{task['id']}@{made}"

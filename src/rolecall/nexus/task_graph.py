@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from rolecall.errors import UsageError
-from rolecall.nexus.overview import Task, progress_of, ready_ids
+from rolecall.nexus.overview import progress_of, ready_ids
+
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
 
 _SCREEN = 50
 """The maximum number of tasks for which completed waves are shown in full."""
 _MOST_RUNS = 8
 
 
-def status(task: Task, can_begin: Collection[float]) -> str:
+def status(task: ProjectTask, can_begin: Collection[float]) -> str:
     """Return the status of a task for people, who see a pending task as ready or waiting."""
     if task["status"] != "pending":
-        return str(task["status"])
+        return task["status"]
     return "ready" if task["id"] in can_begin else "waiting"
 
 
@@ -38,11 +42,11 @@ def ids(numbers: Iterable[float]) -> str:
     return f"{shown} and {left} more" if left else shown
 
 
-def to_text(tasks: Sequence[Task]) -> str:
+def to_text(tasks: Sequence[ProjectTask]) -> str:
     can_begin = set(ready_ids([progress_of(task) for task in tasks]))
     width = max((len(str(task["id"])) for task in tasks), default=0)
 
-    def is_left_out(wave: tuple[str, Sequence[Task]]) -> bool:
+    def is_left_out(wave: tuple[str, Sequence[ProjectTask]]) -> bool:
         return len(tasks) > _SCREEN and all(task["status"] == "completed" for task in wave[1])
 
     lines: list[str] = []
@@ -62,7 +66,7 @@ def to_text(tasks: Sequence[Task]) -> str:
     return "\n".join(lines) or "there are no tasks"
 
 
-def _waves(tasks: Sequence[Task]) -> Iterator[tuple[str, list[Task]]]:
+def _waves(tasks: Sequence[ProjectTask]) -> Iterator[tuple[str, list[ProjectTask]]]:
     """Yield the tasks in waves to be done one after another, each with a heading, and last those that never can be."""
     waits_for = {number: set(task["deps"]) for number, task in enumerate(tasks)}
     followers: dict[float, list[int]] = {}
@@ -84,7 +88,7 @@ def _waves(tasks: Sequence[Task]) -> Iterator[tuple[str, list[Task]]]:
         yield "never: they wait for one another, or for a task that does not exist", never
 
 
-def to_mermaid(tasks: Sequence[Task]) -> str:
+def to_mermaid(tasks: Sequence[ProjectTask]) -> str:
     lines = ["graph TD"]
     for task in tasks:
         title = _one_line(task["title"]).replace("#", "#35;").replace('"', "#quot;")
@@ -93,7 +97,7 @@ def to_mermaid(tasks: Sequence[Task]) -> str:
     return "\n".join(lines)
 
 
-def to_dot(tasks: Sequence[Task]) -> str:
+def to_dot(tasks: Sequence[ProjectTask]) -> str:
     lines = ["digraph tasks {"]
     for task in tasks:
         title = _one_line(task["title"]).replace("\\", "\\\\").replace('"', '\\"')
@@ -102,7 +106,7 @@ def to_dot(tasks: Sequence[Task]) -> str:
     return "\n".join([*lines, "}"])
 
 
-DRAWN_AS: Mapping[str, Callable[[Sequence[Task]], str]]
+DRAWN_AS: Mapping[str, Callable[[Sequence[ProjectTask]], str]]
 DRAWN_AS = {"text": to_text, "mermaid": to_mermaid, "dot": to_dot}
 
 
@@ -110,7 +114,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def check_deps(tasks: Iterable[Task], deps: Sequence[float]) -> None:
+def check_deps(tasks: Iterable[ProjectTask], deps: Sequence[float]) -> None:
     """Raise an error for a new task that could never start, because of a missing or circular dependency."""
     deps_of = {task["id"]: task["deps"] for task in tasks}
     if unknown := [dep for dep in deps if dep not in deps_of]:

@@ -12,17 +12,32 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from rolecall.errors import Damaged, Hint, StorageError, UsageError
 from rolecall.nexus import overview, project_paths
-from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import NotThere, WrongCall
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
     from rolecall.nexus import artifact, history, state
+    from rolecall.nexus.reply import (
+        ClosedCycle,
+        FoundCycles,
+        IssueChange,
+        IssueTitle,
+        PastCycle,
+        PlanIssue,
+        PlanReply,
+        ProjectContext,
+        ProjectTask,
+        RecordedDecision,
+        StartedPlan,
+        TaskListReply,
+        TaskReply,
+        WrittenArtifact,
+    )
     from rolecall.nexus.state import Issue, Plan, Task
 else:
 
@@ -61,7 +76,7 @@ def is_number(value: object) -> bool:
 # -- plan --
 
 
-def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_summary: str) -> ToolReply:
+def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_summary: str) -> StartedPlan:
     """Start a plan, and move a plan that is still active to the history."""
     plan = _convert(
         state.Plan,
@@ -93,15 +108,15 @@ def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_s
     }
 
 
-def plan_status(project: Folder) -> ToolReply:
+def plan_status(project: Folder) -> PlanReply:
     """Return the active plan with all its issues."""
     plan = state.load_plan(project)
-    return overview.describe_plan(_plain(plan)) if plan else {"active": False}
+    return overview.describe_plan(state.to_builtins(plan)) if plan else {"active": False}
 
 
 def plan_update(
     project: Folder, *, action: str, issue_id: float | None = None, title: str | None = None
-) -> ToolReply:
+) -> IssueChange:
     """Add, remove, rename or reopen an issue of the active plan."""
     check_there(project, project_paths.PLAN)
     with history.writing(project):
@@ -115,10 +130,14 @@ def plan_update(
         if action in ("remove", "reopen") and issue_id is None:
             raise WrongCall(f"issue_id is required for {action}")
 
+        reply: IssueChange
         if action == "add":
             issue = state.Issue(_next_id(plan.issues), str(title), "pending")
             plan.issues.append(issue)
-            reply = {"added": True, "issue": _brief(issue)}
+            reply = {
+                "added": True,
+                "issue": {"id": issue.id, "title": issue.title, "status": issue.status},
+            }
         else:
             issue = _find_issue(plan, issue_id)
             if action == "remove":
@@ -129,7 +148,10 @@ def plan_update(
                 reply = {"edited": True, "issue": {"id": issue.id, "title": issue.title}}
             else:
                 issue.status, issue.decision = "pending", state.UNSET
-                reply = {"reopened": True, "issue": _brief(issue)}
+                reply = {
+                    "reopened": True,
+                    "issue": {"id": issue.id, "title": issue.title, "status": issue.status},
+                }
         state.save_plan(project, plan)
     return reply
 
@@ -142,7 +164,7 @@ def plan_decide(
     how_agents: Sequence[str] | None = None,
     how_summary: Mapping[str, str] | None = None,
     how_agent_ids: Mapping[str, str] | None = None,
-) -> ToolReply:
+) -> RecordedDecision:
     """Record the decision on an issue of the active plan, and which agents were consulted."""
     check_there(project, project_paths.PLAN)
     given = {
@@ -158,11 +180,19 @@ def plan_decide(
         changed = _convert(state.Issue, **{**_plain(issue), "status": "decided", **given})
         plan.issues[plan.issues.index(issue)] = changed
         state.save_plan(project, plan)
-    reply = {"decided": True, "issue": issue.title}
-    remaining = [_brief(other) for other in plan.issues if other.status != "decided"]
+    remaining: list[IssueTitle] = [
+        {"id": other.id, "title": other.title, "status": other.status}
+        for other in plan.issues
+        if other.status != "decided"
+    ]
     if remaining:
-        return {**reply, "allComplete": False, "remaining": remaining}
-    return {**reply, "allComplete": True, "message": "Every issue is decided."}
+        return {"decided": True, "issue": issue.title, "allComplete": False, "remaining": remaining}
+    return {
+        "decided": True,
+        "issue": issue.title,
+        "allComplete": True,
+        "message": "Every issue is decided.",
+    }
 
 
 def _load_active_plan(project: Folder) -> Plan:
@@ -177,10 +207,6 @@ def _find_issue(plan: Plan, issue_id: float | None) -> Issue:
         if issue.id == issue_id:
             return issue
     raise NotThere(f"Issue {_whole(issue_id)} not found")
-
-
-def _brief(issue: Issue) -> ToolReply:
-    return {"id": issue.id, "title": issue.title, "status": issue.status}
 
 
 def _next_id(entries: Sequence[Issue] | Sequence[Task]) -> int:
@@ -205,7 +231,7 @@ def task_add(
     owner: str | None = None,
     owner_agent_id: str | None = None,
     owner_reuse_policy: str | None = None,
-) -> ToolReply:
+) -> TaskReply:
     """Add a task to the running cycle; the first task starts the cycle."""
     given = {
         "title": title,
@@ -240,7 +266,7 @@ def task_add(
     return {"task": _plain(task)}
 
 
-def task_list(project: Folder) -> ToolReply:
+def task_list(project: Folder) -> TaskListReply:
     """Return the tasks of the running cycle, and which of them can be started."""
     file = state.load_tasks(project)
     if file is None:
@@ -258,12 +284,11 @@ def task_list_json(project: Folder) -> bytes:
     return b"".join([b'{"goal":', goal, b',"tasks":[', *tasks, b'],"summary":', summary, b"}"])
 
 
-def to_json(reply: Any) -> bytes:
-    data: bytes = state.encode(reply)
-    return data
+def to_json(reply: object) -> bytes:
+    return state.encode(reply)
 
 
-def task_update(project: Folder, *, id: float, status: str) -> ToolReply:
+def task_update(project: Folder, *, id: float, status: str) -> TaskReply:
     """Set the status of a task; every transition is allowed."""
     if status not in overview.TASK_STATUSES:
         raise WrongCall(f"status is {status!r}, not one of {', '.join(overview.TASK_STATUSES)}")
@@ -273,7 +298,7 @@ def task_update(project: Folder, *, id: float, status: str) -> ToolReply:
     return {"task": _plain(task)}
 
 
-def update_as_read(project: Folder, read: overview.Task, status: str) -> bool:
+def update_as_read(project: Folder, read: ProjectTask, status: str) -> bool:
     """Set the status of a task if the task is still as the caller read it. Return whether the status was set."""
     with history.writing(project):
         try:
@@ -283,7 +308,7 @@ def update_as_read(project: Folder, read: overview.Task, status: str) -> bool:
     return True
 
 
-def _set_status(project: Folder, id: float, status: str, *, expected: overview.Task | None = None) -> Task:
+def _set_status(project: Folder, id: float, status: str, *, expected: ProjectTask | None = None) -> Task:
     file = state.load_tasks(project)
     if file is None:
         raise _missing(project_paths.TASKS)
@@ -299,7 +324,7 @@ def _set_status(project: Folder, id: float, status: str, *, expected: overview.T
     return changed
 
 
-def task_close(project: Folder) -> ToolReply:
+def task_close(project: Folder) -> ClosedCycle:
     """Close the cycle: move the plan and the tasks to the history, finished or not, so that a new cycle can begin."""
     with history.writing(project):
         # The digests are taken before the values are read, so that a file that another program changes in between is
@@ -330,7 +355,7 @@ def task_close(project: Folder) -> ToolReply:
 # -- looking back --
 
 
-def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_LAST) -> ToolReply:
+def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_LAST) -> FoundCycles:
     """Return summaries of the most recent cycles that contain the query."""
     if not is_number(last_n):
         raise WrongCall(f"last_n must be {A_NUMBER}")
@@ -338,20 +363,28 @@ def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_
         raise WrongCall(f"last_n is {last_n}, not a whole number of 0 or more")
     past = history.load(project)
     found = past.search(query)
-    cycles: list[ToolReply] = []
+    cycles: list[PastCycle] = []
     for number in found[max(0, len(found) - int(last_n)) :]:
         cycle = past.cycle(number)
-        short: ToolReply = {"completed_at": cycle.completed_at, "branch": cycle.branch}
-        if cycle.plan:
-            short["topic"] = cycle.plan.topic
-            short["decisions"] = [
-                {"title": issue.title, "decision": issue.decision or ""} for issue in cycle.plan.decided
-            ]
-        cycles.append({**short, "task_count": len(cycle.tasks)})
+        at, branch, count = cycle.completed_at, cycle.branch, len(cycle.tasks)
+        if cycle.plan is None:
+            cycles.append({"completed_at": at, "branch": branch, "task_count": count})
+            continue
+        cycles.append(
+            {
+                "completed_at": at,
+                "branch": branch,
+                "topic": cycle.plan.topic,
+                "decisions": [
+                    {"title": issue.title, "decision": issue.decision or ""} for issue in cycle.plan.decided
+                ],
+                "task_count": count,
+            }
+        )
     return {"total": len(found), "showing": len(cycles), "cycles": cycles}
 
 
-def context(project: Folder) -> ToolReply:
+def context(project: Folder) -> ProjectContext:
     """Return a short summary of the project. As the contract requires, unreadable parts are left out."""
     branch = project_paths.branch(project)
     try:
@@ -365,12 +398,16 @@ def context(project: Folder) -> ToolReply:
         "branch": branch,
         "activeMode": "team",
         "goal": file.goal,
-        "tasksSummary": {key: summary[key] for key in ("total", "completed", "pending")},
+        "tasksSummary": {
+            "total": summary["total"],
+            "completed": summary["completed"],
+            "pending": summary["pending"],
+        },
         "decisions": list(file.decisions),
     }
 
 
-def artifact_write(project: Folder, *, filename: str, content: str) -> ToolReply:
+def artifact_write(project: Folder, *, filename: str, content: str) -> WrittenArtifact:
     """Write an artifact of the running cycle, replacing an existing artifact with the same name."""
     return {"success": True, "path": artifact.write_artifact(project, filename, content)}
 
@@ -393,7 +430,7 @@ def _missing(name: str) -> NotThere:
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 
 
-def _convert(type: type[state.T], **fields: Any) -> state.T:
+def _convert(type: type[state.T], **fields: object) -> state.T:
     """Build a value from arguments. Raise an error for arguments that would make the file unreadable."""
     try:
         return state.convert(fields, type)
@@ -404,18 +441,25 @@ def _convert(type: type[state.T], **fields: Any) -> state.T:
         raise WrongCall(f"{name} is empty" if "length >= 1" in reason else f"{name}: {reason}") from exc
 
 
-def _as_list(name: str, given: Sequence[Any]) -> list[Any]:
+def _as_list(name: str, given: Sequence[state.T]) -> list[state.T]:
     if isinstance(given, str) or not isinstance(given, Sequence):  # a string would be split into its letters
         raise WrongCall(f"{name} is not a list")
     return list(given)
 
 
+@overload
+def _plain(value: Issue) -> PlanIssue: ...
+@overload
+def _plain(value: Task) -> ProjectTask: ...
+@overload
+def _plain(value: list[Task]) -> list[ProjectTask]: ...
 def _plain(value: Any) -> Any:
     """Convert structs to dictionaries and lists."""
     return state.to_builtins(value)
 
 
-def _whole(number: Any) -> Any:
+def _whole(number: float | None) -> float | None:
     """Return 2.0 as 2, which is the same number in JSON."""
-    is_whole = isinstance(number, float) and number.is_integer() and abs(number) < 2**53
-    return int(number) if is_whole else number
+    if isinstance(number, float) and number.is_integer() and abs(number) < 2**53:
+        return int(number)
+    return number

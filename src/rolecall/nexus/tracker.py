@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import UsageError
 from rolecall.nexus import project_paths, state_file
@@ -22,6 +22,8 @@ from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
     import datetime
+
+    from rolecall.nexus.reply import TrackedAgent
 else:
     datetime = Module("datetime")  # slower to import than the rest of this module
 
@@ -32,20 +34,18 @@ _LATEST_SECONDS = 120
 _MOST, _LARGEST = 100, 50_000
 """The maximum number of entries and of bytes, unless more agents are running; a host waits while the file is read."""
 
-Entry: TypeAlias = dict[str, Any]
 
-
-def entries(project: Folder) -> list[Entry]:
+def entries(project: Folder) -> list[TrackedAgent]:
     """Return every agent of the open sessions, in the order in which they were started."""
     path = project_paths.of_harness(project, FILE)
     data = state_file.read(path)
     return [] if data is None else list(_parse(path, data))
 
 
-def record_start(project: Folder, *, agent_name: str, agent_id: str, at: str) -> Entry:
+def record_start(project: Folder, *, agent_name: str, agent_id: str, at: str) -> TrackedAgent:
     """Record that an agent was started, or resumed after it had ended."""
 
-    def edit(entry: Entry | None) -> Entry:
+    def edit(entry: TrackedAgent | None) -> TrackedAgent:
         if entry is None:
             return {**_new_entry(agent_name, agent_id, at), "resume_count": 0, "status": "running"}
         if entry.get("status") == "running":
@@ -58,8 +58,9 @@ def record_start(project: Folder, *, agent_name: str, agent_id: str, at: str) ->
                 if started - ended < _LATEST_SECONDS:
                     return entry
         count = entry.get("resume_count", 0) + 1
-        resumed = {"last_resumed_at": at, "resume_count": count, "status": "running"}
-        return {key: value for key, value in {**entry, **resumed}.items() if key != "stopped_at"}
+        resumed: TrackedAgent = {**entry, "last_resumed_at": at, "resume_count": count, "status": "running"}
+        resumed.pop("stopped_at", None)
+        return resumed
 
     return _change(project, agent_id, edit)
 
@@ -72,31 +73,36 @@ def record_end(
     last_message: str = "",
     files: Iterable[str] = (),
     agent_name: str = "",
-) -> Entry:
+) -> TrackedAgent:
     """Record that an agent ended. `agent_name` is needed only if the agent's start was never reported."""
 
-    def edit(entry: Entry | None) -> Entry:
+    def edit(entry: TrackedAgent | None) -> TrackedAgent:
         known = entry or _new_entry(agent_name, agent_id, at)
         touched = dict.fromkeys([*known.get("files_touched", ()), *files])
-        ended = {"status": "completed", "files_touched": list(touched)}
+        ended: TrackedAgent = {**known, "status": "completed", "files_touched": list(touched)}
         if known.get("status") != "completed":
             ended["stopped_at"] = at
         if last_message:
             ended["last_message"] = last_message[:_LONGEST_MESSAGE]
-        return {**known, **ended}
+        return ended
 
     return _change(project, agent_id, edit)
 
 
-def _new_entry(agent_name: str, agent_id: str, at: str) -> Entry:
+def _new_entry(agent_name: str, agent_id: str, at: str) -> TrackedAgent:
     # Hosts also use names such as `Explore`, which the contract's form does not allow.
     letters = [letter if letter.isascii() and letter.isalnum() else " " for letter in agent_name.lower()]
     name = "-".join("".join(letters).split()).lstrip("-0123456789")
-    named = {"agent_name": name} if name else {}
-    return {"harness_id": project_paths.harness(), "started_at": at, **named, "agent_id": agent_id}
+    entry: TrackedAgent = {"harness_id": project_paths.harness(), "started_at": at}
+    if name:
+        entry["agent_name"] = name
+    entry["agent_id"] = agent_id
+    return entry
 
 
-def _change(project: Folder, agent_id: str, edit: Callable[[Entry | None], Entry]) -> Entry:
+def _change(
+    project: Folder, agent_id: str, edit: Callable[[TrackedAgent | None], TrackedAgent]
+) -> TrackedAgent:
     if not agent_id:
         raise UsageError("an agent without an id cannot be tracked", hint="Give the instance's id.")
     with state_file.hold_lock(project):
@@ -165,7 +171,7 @@ def problem_of(found: Any) -> str:
 
 
 @lru_cache(maxsize=1)
-def _parse(path: str, data: bytes) -> tuple[Entry, ...]:
+def _parse(path: str, data: bytes) -> tuple[TrackedAgent, ...]:
     """Return the entries, which must not be changed. They are cached, because an event reads them repeatedly."""
     try:
         found = json.loads(data)
@@ -177,7 +183,7 @@ def _parse(path: str, data: bytes) -> tuple[Entry, ...]:
     return tuple(found)
 
 
-def _save(project: Folder, found: list[Entry], latest: Entry | None = None) -> None:
+def _save(project: Folder, found: list[TrackedAgent], latest: TrackedAgent | None = None) -> None:
     """Write the list. If it is too long, leave out the oldest agents that ended, but not `latest`."""
     lines = [json.dumps(entry, ensure_ascii=False) for entry in found]
     count, size, gone = len(lines), sum(map(len, lines)), set()

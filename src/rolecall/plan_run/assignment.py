@@ -8,15 +8,17 @@ together. Lead's tasks are left to Lead.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.nexus import filenames
 from rolecall.nexus.catalog import STAND_INS, Catalog, CatalogAgent
-from rolecall.nexus.overview import Task
 from rolecall.plan_run import pairing
 from rolecall.plan_run.taskflow import Players
 from rolecall.settings.form import did_you_mean
+
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
 
 LEAD = "lead"
 ASSUMED = "engineer"
@@ -25,7 +27,7 @@ ASSUMED = "engineer"
 class TaskJob(NamedTuple):
     """A task for an agent, and the other roles that take part in it."""
 
-    task: Task
+    task: ProjectTask
     players: Players
     pairing: str
     """Why the task is checked, or why it is not checked."""
@@ -42,17 +44,16 @@ class TaskJob(NamedTuple):
 
     @property
     def id(self) -> float:
-        number: float = self.task["id"]
-        return number
+        return self.task["id"]
 
 
 class Assigned(NamedTuple):
     jobs: dict[float, TaskJob]
     """The job of each task, by the task's id."""
-    unknown: tuple[Task, ...]
+    unknown: tuple[ProjectTask, ...]
 
 
-def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFiles) -> Assigned:
+def assign(tasks: Sequence[ProjectTask], catalog: Catalog, *, tree: filenames.ProjectFiles) -> Assigned:
     """Create a job for every task with a known owner, except completed tasks and Lead's."""
     by_id = {task["id"]: task for task in tasks}
     wanted = [task for task in tasks if task["status"] != "completed" and not is_leads(task)]
@@ -70,7 +71,7 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFi
             for dep in task["deps"]:
                 checks.setdefault(dep, []).append(task["id"])
 
-    def files(of: Iterable[Task]) -> frozenset[str]:
+    def files(of: Iterable[ProjectTask]) -> frozenset[str]:
         return filenames.find_names_in_tasks((task for task in of if writes(_owner(task, catalog))), tree)
 
     jobs: dict[float, TaskJob] = {}
@@ -96,11 +97,11 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFi
     return Assigned(jobs, tuple(task for task in wanted if task["id"] not in jobs))
 
 
-def is_leads(task: Task) -> bool:
-    return bool(task.get("owner") == LEAD)
+def is_leads(task: ProjectTask) -> bool:
+    return task.get("owner") == LEAD
 
 
-def _owner(task: Task, catalog: Catalog) -> CatalogAgent:
+def _owner(task: ProjectTask, catalog: Catalog) -> CatalogAgent:
     return catalog.agent(task.get("owner") or ASSUMED)
 
 
@@ -109,12 +110,12 @@ def writes(agent: CatalogAgent) -> bool:
     return not {"no_file_edit", "read_only"}.intersection(agent.capabilities)
 
 
-def refuse(unknown: Sequence[Task], catalog: Catalog) -> None:
+def refuse(unknown: Sequence[ProjectTask], catalog: Catalog) -> None:
     """Raise an error if any tasks have unknown owners."""
     if unknown:
         listed = ", ".join(f"{task['id']} ({task['owner']!r})" for task in unknown[:10])
         more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
         raise UsageError(
             f"these tasks have an owner that is not in the catalogue: {listed}{more}",
-            hint=did_you_mean(str(unknown[0]["owner"]), [*catalog.agents, LEAD], what="Owners"),
+            hint=did_you_mean(unknown[0]["owner"], [*catalog.agents, LEAD], what="Owners"),
         )

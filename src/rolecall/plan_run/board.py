@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from rolecall.api import Project, Rolecall, Thread
 from rolecall.errors import Damaged, Hint, NotFound
 from rolecall.nexus import project_paths
-from rolecall.nexus.overview import Task
 from rolecall.nexus.run_record import TaskRun, key
 from rolecall.nexus.tool_error import NotThere
 from rolecall.plan_run.assignment import Assigned, TaskJob, is_leads
@@ -23,6 +22,9 @@ from rolecall.store.canonical import JsonObject
 from rolecall.store.holder import describe
 from rolecall.threads.state import RESUME
 
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
+
 COMPLETED, WAITING, FAILED, STOPPED = "completed", "waiting", "failed", "stopped"
 SET_ASIDE = "set_aside"
 """The status of a task that was done in a worktree but not merged."""
@@ -30,7 +32,7 @@ BLOCKED, NEVER, LEADS, ELSEWHERE = "blocked", "never", "lead", "elsewhere"
 """Statuses in the report. A task is `waiting` if it waits for a person, `blocked` if it depends on another task, and
 `never` if it cannot begin at all."""
 
-Assign = Callable[[Sequence[Task]], Assigned]
+Assign: TypeAlias = "Callable[[Sequence[ProjectTask]], Assigned]"
 _OPENED_AGAIN = "was opened again after this run had completed it; run the plan again to do it once more"
 """The reason given for a task that was reopened by hand. The run does not repeat the task automatically, because two
 programs that disagree about a task would repeat it endlessly."""
@@ -55,7 +57,7 @@ class BoardState(NamedTuple):
     wants: list[Want]
     left: dict[float, LeftTask]
     done: set[float]
-    unsettled: list[Task]
+    unsettled: list[ProjectTask]
     """The tasks whose thread completed outside this run, and that the list does not yet show as completed."""
 
 
@@ -74,7 +76,7 @@ class TaskBoard:
         self._rolecall = rolecall
         self._assign = assign
         self._only = only
-        self.tasks: dict[float, Task] = {}
+        self.tasks: dict[float, ProjectTask] = {}
         self.jobs: dict[float, TaskJob] = {}
         self.runs: dict[str, TaskRun] = {}
         self.goal = ""
@@ -82,7 +84,7 @@ class TaskBoard:
         """The tasks that this run started and did not finish; they are not retried automatically."""
         self._settled: set[str] = set()
         """The threads that this run finished."""
-        self.unknown: dict[float, Task] = {}
+        self.unknown: dict[float, ProjectTask] = {}
         self.files_of: Callable[[str], frozenset[str]] = lambda _thread: frozenset()
 
     def look(self) -> None:
@@ -130,7 +132,7 @@ class TaskBoard:
     def is_asked_for(self, number: float) -> bool:
         return self._only is None or number in self._only
 
-    def run_of(self, task: Task) -> TaskRun | None:
+    def run_of(self, task: ProjectTask) -> TaskRun | None:
         return self.runs.get(key(task))
 
     # -- judging tasks --
@@ -166,7 +168,7 @@ class TaskBoard:
             if task["status"] != "completed" and (run := self.run_of(task)) and not run.is_settled
         ]
 
-    def _judge(self, task: Task, redone: Mapping[float, float]) -> Want | LeftTask | None:
+    def _judge(self, task: ProjectTask, redone: Mapping[float, float]) -> Want | LeftTask | None:
         """Return a `Want` if the task can run, a `LeftTask` if it is left out, and None if it has been done."""
         number = task["id"]
         if is_leads(task):
@@ -205,19 +207,19 @@ class TaskBoard:
             return LeftTask(WAITING, "waits for a person")
         return self._want(task, is_begun=True)
 
-    def _want(self, task: Task, *, is_begun: bool = False) -> Want:
+    def _want(self, task: ProjectTask, *, is_begun: bool = False) -> Want:
         job, run = self.jobs[task["id"]], self.run_of(task)
         files = job.work_files if run and run.redoes else job.files
         known = self.files_of(run.thread) if run else frozenset()
         return Want(job.id, tuple(task["deps"]), files | known, is_begun)
 
-    def begun(self, task: Task) -> Thread | None:
+    def begun(self, task: ProjectTask) -> Thread | None:
         """Return the unfinished thread of a task, which the run continues, or None."""
         run = self.run_of(task)
         thread = self._thread(run) if run and not run.is_settled else None
         return thread if thread and not thread.has_ended else None
 
-    def agent_of(self, task: Task) -> str | None:
+    def agent_of(self, task: ProjectTask) -> str | None:
         """Return the agent that was chosen to play every role when the task's thread began, or None."""
         thread = self.begun(task)
         return thread.state.agent if thread else None
@@ -227,18 +229,18 @@ class TaskBoard:
 
     # -- writing back --
 
-    def plan(self, task: Task, ident: str) -> None:
+    def plan(self, task: ProjectTask, ident: str) -> None:
         """Record the thread that will carry out a task, before the thread is created."""
         for number, run in self._open_runs():
             if task["id"] in run.redoes:
                 self._keep(self.tasks[number], run._replace(redoes=()))
         self._keep(task, TaskRun(ident, is_planned=True))
 
-    def begin(self, task: Task, ident: str) -> None:
+    def begin(self, task: ProjectTask, ident: str) -> None:
         """Record that a task's thread has been created."""
         self._keep(task, TaskRun(ident))
 
-    def mark(self, task: Task, status: str) -> str:
+    def mark(self, task: ProjectTask, status: str) -> str:
         """Set the status of a task. Return a remark if the task no longer exists or has been replaced by another."""
         self.read()
         there = self.tasks.get(task["id"])
@@ -253,7 +255,7 @@ class TaskBoard:
             self.tasks[task["id"]] = reply["task"]
         return ""
 
-    def take_back(self, task: Task, works: Sequence[float]) -> list[str]:
+    def take_back(self, task: ProjectTask, works: Sequence[float]) -> list[str]:
         """Reopen the tasks whose work a check has rejected; the thread of the check does them again."""
         run = self.run_of(task)
         if run is None or run.redoes:
@@ -261,13 +263,13 @@ class TaskBoard:
         self._keep(task, run._replace(redoes=tuple(works)))
         return self.mark_works(task, "in_progress")
 
-    def mark_works(self, task: Task, status: str) -> list[str]:
+    def mark_works(self, task: ProjectTask, status: str) -> list[str]:
         """Set the status of the tasks that this check has reopened."""
         run = self.run_of(task)
         works = [self.tasks[number] for number in run.redoes if number in self.tasks] if run else []
         return [problem for work in works if (problem := self.mark(work, status))]
 
-    def settle(self, task: Task) -> list[str]:
+    def settle(self, task: ProjectTask) -> list[str]:
         """Mark a task as completed, and only then its run as settled, because a later run settles unsettled tasks."""
         problems = [*self.mark_works(task, "completed"), self.mark(task, "completed")]
         run = self.run_of(task)
@@ -276,6 +278,6 @@ class TaskBoard:
             self._keep(task, run._replace(is_settled=True, redoes=()))
         return [problem for problem in problems if problem]
 
-    def _keep(self, task: Task, run: TaskRun) -> None:
+    def _keep(self, task: ProjectTask, run: TaskRun) -> None:
         self.runs[key(task)] = run
         self._project.save_task_runs(self.runs, (*self.tasks.values(), task))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.agents import presence
 from rolecall.api import Crew, Project, Rolecall, Thread
 from rolecall.nexus import brief, filenames, resume, tool_map
 from rolecall.nexus.catalog import Catalog
-from rolecall.nexus.overview import Task
 from rolecall.nexus.resume import Touch
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.agent_watch import AgentWatch
@@ -21,6 +20,9 @@ from rolecall.settings import config
 from rolecall.workflow.model import Workdir
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.route import status_of
+
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
 
 _LATER = "9999"
 """A timestamp later than any real one, for files that were found to have changed after an agent ended."""
@@ -93,11 +95,12 @@ class Opening:
         role: str,
         others: Sequence[Touch],
         files: frozenset[str] = frozenset(),
-        task: Task | None = None,
+        task: ProjectTask | None = None,
     ) -> FirstSession:
-        cast, wish = self.crew.cast(book, role), task or {}
-        by, policy = config.mask().text(cast.name), wish.get("owner_reuse_policy")
-        named, past, agent = wish.get("owner_agent_id", ""), self.watch.past, self.catalog.agent(role)
+        cast = self.crew.cast(book, role)
+        by, policy = config.mask().text(cast.name), task.get("owner_reuse_policy") if task else None
+        named = task.get("owner_agent_id", "") if task else ""
+        past, agent = self.watch.past, self.catalog.agent(role)
         prior = past.prior(role, by=by, named=named, files=files)
         known = prior.prior if prior else None
         if prior and known and not writes(agent):
@@ -129,7 +132,7 @@ class Opening:
         record["why"] = decision.reasons[-1].removeprefix("resumed: ")
         return FirstSession(record, prior, decision.must_reread)
 
-    def _result(self, task: Task) -> brief.TaskResult:
+    def _result(self, task: ProjectTask) -> brief.TaskResult:
         """Return the result of the work itself, without the verdict of the check that it has passed."""
         run = self.board.run_of(task)
         thread = self.rolecall.thread_if_any(run.thread) if run else None

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rolecall.nexus.overview import Task
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
+
 
 CHECKERS: Mapping[str, str] = {"engineer": "tester", "writer": "reviewer"}
 
@@ -55,7 +57,7 @@ class TaskPair(NamedTuple):
     reason: str
 
 
-def pair(task: Task, *, owner: str, checks: Iterable[float] = ()) -> TaskPair:
+def pair(task: ProjectTask, *, owner: str, checks: Iterable[float] = ()) -> TaskPair:
     """Choose who checks `owner`'s work on a task; `checks` are the testers' and reviewers' tasks that depend on it."""
     checker = CHECKERS.get(owner)
     if checker is None:

@@ -9,7 +9,7 @@ session from an earlier task is passed to the thread from outside.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.nexus.catalog import Catalog
 from rolecall.store.canonical import Schema
@@ -129,7 +129,7 @@ def make(
 # -- roles --
 
 
-def _object(**properties: Any) -> Schema:
+def _object(**properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
