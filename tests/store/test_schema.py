@@ -134,7 +134,7 @@ def test_the_meta_schema_has_the_id_the_format_fixes() -> None:
 )
 def test_schema_outside_the_set_is_refused_with_the_path(schema: Any, problem: str) -> None:
     found = problems_of(schema)
-    assert any(problem in line for line in found), found
+    assert any(problem in one.message for one in found), found
 
 
 def test_all_problems_of_a_schema_come_at_once() -> None:
@@ -147,7 +147,7 @@ def test_all_problems_of_a_schema_come_at_once() -> None:
     assert len(problems_of(schema)) == 6
     with pytest.raises(InvalidSchema) as caught:
         Type(schema)
-    assert caught.value.problems == tuple(problems_of(schema))
+    assert caught.value.problems == tuple(problem.message for problem in problems_of(schema))
     assert all(problem in caught.value.message for problem in caught.value.problems)
     assert "Accepted keywords: $comment, additionalProperties" in caught.value.hint
 
@@ -157,7 +157,23 @@ def test_schema_that_nests_too_deep_is_refused() -> None:
     for _ in range(100):
         schema = {"items": schema}
     assert problems_of(schema) == []
-    assert "nests deeper than 100 schemas" in problems_of({"items": schema})[0]
+    assert "nests deeper than 100 schemas" in problems_of({"items": schema})[0].message
+
+
+def test_all_problems_that_only_the_validator_finds_come_at_once_with_their_paths() -> None:
+    schema = {
+        "properties": {
+            "a/b c": {"pattern": "("},
+            "d": {"patternProperties": {"[": {"type": "string"}}},
+            "e": {"items": {"minLength": -1, "required": ["x", "x"]}},
+        }
+    }
+    assert [problem.path for problem in problems_of(schema)] == [
+        ("properties", "a/b c", "pattern"),
+        ("properties", "d", "patternProperties", "["),
+        ("properties", "e", "items", "minLength"),
+        ("properties", "e", "items", "required"),
+    ]
 
 
 @pytest.mark.parametrize("schema", [{"anyOf": 5}, {"$ref": "#"}, "text", {"properties": {"a": []}}])

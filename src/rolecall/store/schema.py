@@ -9,9 +9,9 @@ keeps a node alive, but a missed one would lose a node.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import InvalidSchema
 from rolecall.store.canonical import MAX_DEPTH, Schema
@@ -113,27 +113,65 @@ any value."""
 # -- which schemas are accepted --
 
 
-def refusal(problems: list[str]) -> InvalidSchema:
+class SchemaProblem(NamedTuple):
+    """A problem with a schema."""
+
+    path: tuple[str | int, ...]
+    message: str
+    """What is wrong, beginning with the path."""
+    unknown_keyword: str = ""
+    """The keyword, if it is not an accepted one."""
+
+
+def refusal(messages: list[str]) -> InvalidSchema:
     """Return the error for a schema with these problems."""
-    listed = "".join(f"\n  {problem}" for problem in problems)
+    listed = "".join(f"\n  {message}" for message in messages)
     return InvalidSchema(
         f"the schema is not accepted:{listed}",
-        problems,
+        messages,
         hint="Accepted keywords: " + ", ".join(sorted(KEYWORDS)) + ".",
     )
 
 
-def problems_of(schema: Any) -> list[str]:
-    """Return every problem with a schema, each with its path. The list is empty if the schema is accepted."""
-    problems = list(_problems(schema, "", 0))
+def problems_of(schema: Any) -> list[SchemaProblem]:
+    """Return every problem with a schema. The list is empty if the schema is accepted."""
+    problems = list(_problems(schema, (), 0))
     if problems or not _needs_compiler(schema):
         return problems
     try:
         _validator(schema)
-    except ValueError as exc:  # only an error in a regular expression has no path
-        place = getattr(exc, "instance_path", None)
-        return [str(exc) if place is None else f"{_pointer(place)}: {getattr(exc, 'message', exc)}"]
+    except ValueError as exc:  # the first problem, and an invalid regular expression has no path in it
+        return list(_invalid_values(schema, ())) or [SchemaProblem((), str(exc))]
     return []
+
+
+def _invalid_values(schema: Schema, path: tuple[str | int, ...]) -> Iterator[SchemaProblem]:
+    """Yield the problems that only the validator finds, by giving it each keyword alone."""
+    for keyword, value in schema.items():
+        alone: list[tuple[tuple[str, ...], Schema]] = []
+        if keyword == "patternProperties":
+            alone = [((keyword, pattern), {"pattern": pattern}) for pattern in value]
+        elif keyword in _PLAIN or keyword == "type":
+            alone = [((keyword,), {keyword: value})]
+        for inner, one in alone:
+            try:
+                _validator(one)
+            except ValueError as exc:
+                place = (*path, *inner)
+                yield SchemaProblem(place, f"{_pointer(place)}: {getattr(exc, 'message', exc)}")
+    for where, part in _inner_schemas(schema):
+        yield from _invalid_values(part, (*path, *where))
+
+
+def _inner_schemas(schema: Schema) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield the schemas directly inside a well-formed schema, each with its path."""
+    for keyword, value in schema.items():
+        if keyword in _MANY_SCHEMAS:
+            yield from (((keyword, index), item) for index, item in enumerate(value))
+        elif keyword in _NAMED_SCHEMAS:
+            yield from (((keyword, name), item) for name, item in value.items())
+        elif keyword in _ONE_SCHEMA or (keyword == "additionalProperties" and isinstance(value, dict)):
+            yield (keyword,), value
 
 
 def _needs_compiler(schema: Schema) -> bool:
@@ -147,51 +185,48 @@ def _needs_compiler(schema: Schema) -> bool:
             return True
         if keyword in ("required", "type") and isinstance(value, list) and len(set(value)) < len(value):
             return True
-        inner: list[Any] = value if keyword in _MANY_SCHEMAS else [value] if keyword in _ONE_SCHEMA else []
-        inner = list(value.values()) if keyword == "properties" else inner
-        inner += [value] if keyword == "additionalProperties" and isinstance(value, dict) else []
-        if any(map(_needs_compiler, inner)):
-            return True
-    return False
+    return any(_needs_compiler(inner) for _, inner in _inner_schemas(schema))
 
 
-def _problems(schema: Any, path: str, depth: int) -> Iterator[str]:
-    place = path or "the schema"
+def _problems(schema: Any, path: tuple[str | int, ...], depth: int) -> Iterator[SchemaProblem]:
+    def problem(at: tuple[str | int, ...], message: str, **more: str) -> SchemaProblem:
+        return SchemaProblem(at, f"{_pointer(at) if at else 'the schema'} {message}", **more)
+
     if not isinstance(schema, dict):
-        yield f"{place} must be an object, not {_describe(schema)}"
+        yield problem(path, f"must be an object, not {_describe(schema)}")
         return
     if depth > MAX_DEPTH // 2:
-        yield f"{path[:40]}… nests deeper than {MAX_DEPTH // 2} schemas"
+        yield SchemaProblem(path, f"{_pointer(path)[:40]}… nests deeper than {MAX_DEPTH // 2} schemas")
         return
     for keyword, value in schema.items():
-        here = f"{path}/{keyword}"
+        here = (*path, keyword)
         if keyword not in KEYWORDS:
-            yield f"{here} is not an accepted keyword"
+            yield problem(here, "is not an accepted keyword", unknown_keyword=keyword)
         elif keyword in _ONE_SCHEMA or (keyword == "additionalProperties" and not isinstance(value, bool)):
             yield from _problems(value, here, depth + 1)
         elif keyword in _MANY_SCHEMAS:
             if not isinstance(value, list) or not value:
-                yield f"{here} must be a list of at least one schema, not {_describe(value)}"
+                yield problem(here, f"must be a list of at least one schema, not {_describe(value)}")
                 continue
             for index, item in enumerate(value):
-                yield from _problems(item, f"{here}/{index}", depth + 1)
+                yield from _problems(item, (*here, index), depth + 1)
         elif keyword in _NAMED_SCHEMAS:
             if not isinstance(value, dict):
-                yield f"{here} must be an object of schemas, not {_describe(value)}"
+                yield problem(here, f"must be an object of schemas, not {_describe(value)}")
                 continue
             for name, item in value.items():
-                yield from _problems(item, f"{here}/{name}", depth + 1)
+                yield from _problems(item, (*here, name), depth + 1)
         elif keyword == "type":
             names = value if isinstance(value, list) else [value]
             if not names:
-                yield f"{here} must name at least one type"
+                yield problem(here, "must name at least one type")
             for name in names:
                 if name not in TYPE_NAMES:
-                    yield f"{here} must be one of {', '.join(TYPE_NAMES)}, not {_describe(name)}"
+                    yield problem(here, f"must be one of {', '.join(TYPE_NAMES)}, not {_describe(name)}")
         elif keyword in _PLAIN:
             fits, expected = _PLAIN[keyword]
             if not fits(value):
-                yield f"{here} must be {expected}, not {_describe(value)}"
+                yield problem(here, f"must be {expected}, not {_describe(value)}")
 
 
 def _describe(value: Any) -> str:
@@ -209,8 +244,8 @@ class Type:
     def __init__(self, schema: Schema, *, is_checked: bool = False) -> None:
         # A store created elsewhere can contain any schema. A schema that is not fully understood could hide references,
         # so it is refused as a type.
-        if not is_checked and (problems := list(_problems(schema, "", 0))):
-            raise refusal(problems)
+        if not is_checked and (problems := list(_problems(schema, (), 0))):
+            raise refusal([problem.message for problem in problems])
         self.schema = schema
         self.is_meta = schema == META_SCHEMA
         self._find_refs = _ref_finder(schema)
@@ -221,7 +256,7 @@ class Type:
         """Return every way in which `payload` does not fit, each with its path. The list is empty if the payload
         fits."""
         if self.is_meta:
-            return problems_of(payload)
+            return [problem.message for problem in problems_of(payload)]
         if self._compiled is None:
             try:
                 self._compiled = _validator(self.schema)
@@ -251,7 +286,7 @@ def _validator(schema: Schema) -> Any:
     return jsonschema_rs.Draft202012Validator(schema, formats={REF_FORMAT: is_node_id}, validate_formats=True)
 
 
-def _pointer(path: list[str | int]) -> str:
+def _pointer(path: Iterable[str | int]) -> str:
     return "/" + "/".join(str(part) for part in path)
 
 

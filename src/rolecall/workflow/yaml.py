@@ -33,7 +33,7 @@ from rolecall.settings.form import (
     Unreadable,
     did_you_mean,
 )
-from rolecall.settings.yaml12 import Marks, Path, Position, Problem, YamlNode
+from rolecall.settings.yaml12 import Marks, Position, Problem, YamlNode
 from rolecall.store import canonical, schema
 from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow import command, lint
@@ -106,38 +106,17 @@ class _OutputSchema(_JsonForm):
             return at.expect("a JSON Schema written out as a mapping", value)
         problems = schema.problems_of(value)
         for problem in problems:
-            path, hint = _path_in(value, problem), ""
-            if problem.endswith("is not an accepted keyword"):
-                name = str(path[-1]) if path else ""
-                keywords = sorted(schema.KEYWORDS)
+            hint, keywords = "", sorted(schema.KEYWORDS)
+            if name := problem.unknown_keyword:
                 hint = did_you_mean(name, keywords) or did_you_mean(name, keywords, what="Keywords")
-            message = f"the schema {at} is not accepted: {problem}"
-            At(at.reading, (*at.path, *path)).report(message, hint, key=bool(hint))
+            message = f"the schema {at} is not accepted: {problem.message}"
+            At(at.reading, (*at.path, *problem.path)).report(message, hint, key=bool(hint))
         if problems:
             return UNREADABLE
         types = value.get("type", "object")
         if "object" not in ([types] if isinstance(types, str) else types):
             (at / "type").report("the schema of a role must be of the type object")
         return super().read(value, at)
-
-
-def _path_in(value: Any, problem: str) -> Path:
-    """Return the path at the beginning of a problem's text, as far as the path exists in `value`. Names can contain '/'
-    and spaces."""
-    path: list[str | int] = []
-    rest = problem
-    while rest.startswith("/"):
-        keys: list[str | int] = (
-            [*value] if isinstance(value, dict) else [*range(len(value))] if isinstance(value, list) else []
-        )
-        fitting = [key for key in keys if re.match(re.escape(f"/{key}") + r"(?=[/ :…]|$)", rest)]
-        if not fitting:
-            break
-        key = max(fitting, key=lambda one: len(str(one)))
-        path.append(key)
-        value = value[key]
-        rest = rest[1 + len(str(key)) :]
-    return tuple(path)
 
 
 def _require_value(form: Form[Any], description: str, **options: Any) -> Field:
