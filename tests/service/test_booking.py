@@ -247,8 +247,8 @@ def test_an_agent_that_was_killed_and_then_answered_is_no_crash(stage: Stage) ->
 
 
 def test_a_step_that_is_taken_takes_the_crashes_before_it_off_the_count(stage: Stage) -> None:
-    queue.count_crash(stage.store, stage.slot, "gone")
-    queue.count_crash(stage.store, stage.slot, "gone", is_loss=True)
+    queue.count_crash(stage.store, load(stage.ref), "gone")
+    queue.count_crash(stage.store, load(stage.ref), "gone", is_loss=True)
     stage.commit(Change(moves=[stage.moved("running", lease={"token": "t"})]))
     assert {"crashes", "losses"} <= set(stage.ref.state["service"])
     node, records = stage.step()

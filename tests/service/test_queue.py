@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,16 +14,18 @@ from typing import Any
 import pytest
 
 from rolecall.errors import Conflict, StorageError
-from rolecall.service import queue
+from rolecall.service import queue, recovery
 from rolecall.service.admission import Due, Waiting, decide
 from rolecall.service.policy import MeteredCall, ServicePolicy, StartRate, WorkflowPolicy
 from rolecall.service.queue import Slot
+from rolecall.service.workers import WorkerExit
 from rolecall.settings.mask import Mask
+from rolecall.store import holder
 from rolecall.store.backend import Backend, Change, Ref
 from rolecall.store.store import Store
 from rolecall.store.verify import verify
 from rolecall.threads import commit, lifecycle, thread
-from rolecall.threads.state import load
+from rolecall.threads.state import ThreadRef, load
 from rolecall.workflow import yaml
 from rolecall.workflow.playbook import Playbook
 
@@ -107,6 +111,9 @@ class Hall:
 
     def ref(self, name: str) -> Ref:
         return thread.find(self.store, name).ref
+
+    def seen(self, name: str) -> ThreadRef:
+        return load(self.ref(name))
 
     def status(self, name: str) -> str:
         return str(self.ref(name).state["status"])
@@ -301,8 +308,8 @@ def test_a_slot_that_was_given_again_is_not_freed_with_the_earlier_one(hall: Hal
 
 def test_a_suspended_thread_that_is_resumed_waits_for_the_service_again(hall: Hall) -> None:
     name = hall.enter(priority=4)
-    slot = hall.admit(name)
-    queue.suspend(hall.store, slot, "a person must see this")
+    hall.admit(name)
+    queue.suspend(hall.store, hall.seen(name), "a person must see this")
     assert hall.places() == []
     assert hall.ref(name).state["reason"] == "a person must see this"
     ref = lifecycle.resume(hall.store, load(hall.ref(name)), mask=Mask([]))
@@ -314,7 +321,8 @@ def test_a_suspended_thread_that_is_resumed_waits_for_the_service_again(hall: Ha
 
 def test_a_thread_that_is_resumed_to_be_run_here_does_not_wait(hall: Hall) -> None:
     name = hall.enter()
-    queue.suspend(hall.store, hall.admit(name), "look")
+    hall.admit(name)
+    queue.suspend(hall.store, hall.seen(name), "look")
     ref = lifecycle.resume(hall.store, load(hall.ref(name)), mask=Mask([]), is_run_here=True)
     assert ref.state.status == "idle"
     assert hall.places() == []
@@ -335,7 +343,8 @@ def test_a_person_who_plays_a_role_lets_the_thread_wait_for_the_service_again(ha
     again = book("do-it", text)
     ref = lifecycle.start(hall.store, again, "Do it", cwd=str(hall.folder), mask=Mask([]), queue=0)
     name = ref.id
-    queue.suspend(hall.store, hall.admit(name), "a person's turn")
+    hall.admit(name)
+    queue.suspend(hall.store, hall.seen(name), "a person's turn")
     commit.answer(hall.store, load(hall.ref(name)), again, {"$status": "done"}, body="", mask=Mask([]))
     assert hall.status(name) == "queued"
     assert [one.thread for one in hall.waiting()] == [name]
@@ -412,11 +421,11 @@ def test_a_step_that_crashes_is_taken_up_again_and_the_third_time_left_to_a_pers
     name = hall.enter()
     slot = hall.admit(name)
     for number in (1, 2):
-        moved = queue.count_crash(hall.store, slot, "it was ended by SIGSEGV")
+        moved = queue.count_crash(hall.store, hall.seen(name), "it was ended by SIGSEGV")
         assert moved is not None
         assert (moved.state.status, moved.ref.state["service"]["crashes"]) == ("idle", number)
         assert queue.slots(hall.store) == [slot]
-    moved = queue.count_crash(hall.store, slot, "it was ended by SIGSEGV")
+    moved = queue.count_crash(hall.store, hall.seen(name), "it was ended by SIGSEGV")
     assert moved is not None and moved.state.status == "suspended"
     assert moved.state.reason == "its step crashed 3 times, last: it was ended by SIGSEGV"
     assert hall.places() == []
@@ -429,38 +438,134 @@ def test_a_step_that_is_lost_with_the_service_is_not_the_threads_fault_unless_it
     hall: Hall,
 ) -> None:
     name = hall.enter()
-    slot = hall.admit(name)
+    hall.admit(name)
     for number in range(1, 10):
-        moved = queue.count_crash(hall.store, slot, "gone", is_loss=True)
+        moved = queue.count_crash(hall.store, hall.seen(name), "gone", is_loss=True)
         assert moved is not None and moved.ref.state["service"] == {
             **hall.ref(name).state["service"],
             "losses": number,
         }
     assert hall.status(name) == "idle"
-    moved = queue.count_crash(hall.store, slot, "gone", is_loss=True)
+    moved = queue.count_crash(hall.store, hall.seen(name), "gone", is_loss=True)
     assert moved is not None and moved.state.reason == "its step was lost 10 times, last: gone"
     assert hall.places() == []
 
 
 def test_a_crash_takes_the_lease_of_the_dead_process_away(hall: Hall) -> None:
     name = hall.enter()
-    slot = hall.admit(name)
+    hall.admit(name)
     ref = hall.ref(name)
     hall.store.move(ref.name, ref, ref.target, {**ref.state, "status": "running", "lease": {"token": "x"}})
-    queue.count_crash(hall.store, slot, "gone")
+    queue.count_crash(hall.store, hall.seen(name), "gone")
     assert "lease" not in hall.ref(name).state
     assert hall.status(name) == "idle"
 
 
-def test_what_has_ended_stays_ended_and_only_its_slot_goes(hall: Hall) -> None:
+def test_what_has_moved_since_it_was_read_stays_as_it_is(hall: Hall) -> None:
     for verb in (queue.count_crash, queue.suspend):
         name = hall.enter()
-        slot = hall.admit(name)
-        ref = hall.ref(name)
-        hall.store.move(ref.name, ref, ref.target, {**ref.state, "status": "completed"})
-        assert verb(hall.store, slot, "too late") is None
+        hall.admit(name)
+        seen = hall.seen(name)
+        hall.store.move(seen.ref.name, seen.ref, seen.head, {**seen.ref.state, "status": "completed"})
+        assert verb(hall.store, seen, "too late") is None
         assert hall.status(name) == "completed"
-    assert hall.places() == []
+
+
+# -- the end of a step's process --
+
+
+REFUSED = {"error": "UsageError", "message": "no agent x", "hint": "Install it"}
+FULL = {"error": "StorageError", "message": "the disk is full", "hint": ""}
+
+
+def killed(token: str = "", *, is_stopped: bool = False) -> WorkerExit:
+    return WorkerExit(None, -9, token=token, is_stopped=is_stopped)
+
+
+def run_by(hall: Hall, name: str, token: str, *, pid: int) -> None:
+    """Let a process have the thread."""
+    seen = hall.seen(name)
+    lease = {**holder.process(pid), "token": token, "deadline": NOW * 2}
+    hall.store.move(
+        seen.ref.name, seen.ref, seen.head, {**seen.ref.state, "status": "running", "lease": lease}
+    )
+
+
+@pytest.mark.parametrize("ended", [killed("t"), WorkerExit({}), WorkerExit(REFUSED)])
+def test_what_has_ended_stays_ended_and_only_its_slot_goes(hall: Hall, ended: WorkerExit) -> None:
+    name = hall.enter()
+    slot, seen = hall.admit(name), hall.seen(name)
+    hall.store.move(seen.ref.name, seen.ref, seen.head, {**seen.ref.state, "status": "completed"})
+    settled = recovery.settle(hall.store, slot, ended, head=seen.head)
+    assert settled.is_over and settled.line == "is completed"
+    assert (hall.status(name), hall.places()) == ("completed", [])
+    assert hall.events(name) == ["queued", "started"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "line", "event"),
+    [
+        (killed("t"), "idle", "crashed: its worker was ended by SIGKILL", "crashed"),
+        (WorkerExit(None, None, token="t"), "idle", "crashed: its worker was lost", "crashed"),
+        (killed("t", is_stopped=True), "idle", "was interrupted", ""),
+        (WorkerExit({}, token="t"), "idle", "was interrupted", ""),
+        (WorkerExit(FULL, token="t"), "idle", "had trouble: the disk is full", ""),
+        (WorkerExit(REFUSED, token="t"), "suspended", "is suspended: no agent x. Install it", "suspended"),
+    ],
+)
+def test_the_end_of_the_process_that_had_a_thread_decides_how_the_thread_goes_on(
+    hall: Hall, ended: WorkerExit, status: str, line: str, event: str
+) -> None:
+    name = hall.enter()
+    slot, head = hall.admit(name), hall.seen(name).head
+    run_by(hall, name, "t", pid=os.getpid())
+    settled = recovery.settle(hall.store, slot, ended, head=head)
+    assert (hall.status(name), settled.line) == (status, line)
+    assert "lease" not in hall.ref(name).state
+    assert hall.events(name) == ["queued", "started", *filter(None, [event])]
+    assert settled.is_over == (status == "suspended") == (hall.places() == [])
+    assert settled.is_trouble == (ended.report == FULL)
+    assert settled.head == ("" if settled.is_over or settled.is_trouble else head)
+    service = hall.ref(name).state["service"]
+    assert ("crashes" in service, "losses" in service) == (ended.code == -9 and event != "", "lost" in line)
+
+
+@pytest.mark.parametrize("ended", [killed("t"), killed(), WorkerExit({}), WorkerExit(REFUSED)])
+def test_a_thread_that_another_process_has_by_now_is_left_to_it(hall: Hall, ended: WorkerExit) -> None:
+    name = hall.enter()
+    slot = hall.admit(name)
+    run_by(hall, name, "another", pid=os.getpid())
+    before = hall.ref(name)
+    settled = recovery.settle(hall.store, slot, ended, head=str(before.target))
+    assert (settled.line, settled.head, settled.is_taken) == ("went on", "", False)
+    assert hall.ref(name) == before
+    found = asyncio.run(recovery.take_up(hall.store, slot))
+    assert found.is_trouble and found.reason.startswith(f"process {os.getpid()} on ")
+    assert hall.ref(name) == before
+
+
+@pytest.mark.parametrize("ended", [killed("t"), WorkerExit({}, token="t")])
+def test_a_process_that_dies_after_it_has_stored_its_step_is_no_crash(hall: Hall, ended: WorkerExit) -> None:
+    name = hall.enter()
+    slot, seen = hall.admit(name), hall.seen(name)
+    step = hall.store.put_text("a step")
+    hall.store.move(seen.ref.name, seen.ref, step, seen.ref.state)
+    settled = recovery.settle(hall.store, slot, ended, head=seen.head)
+    assert (settled.line, settled.head, settled.is_taken) == ("went on", step, True)
+    assert hall.events(name) == ["queued", "started"]
+
+
+def test_a_thread_that_is_taken_while_its_dead_process_is_looked_after_is_left_to_its_taker(
+    hall: Hall,
+) -> None:
+    name = hall.enter()
+    hall.admit(name)
+    run_by(hall, name, "dead", pid=2**22 + 1)
+    seen = hall.seen(name)
+    run_by(hall, name, "another", pid=os.getpid())
+    before = hall.ref(name)
+    assert asyncio.run(recovery.count_loss(hall.store, seen)).line == "went on"
+    assert hall.ref(name) == before
 
 
 # -- rates and spending --
@@ -535,7 +640,7 @@ def test_a_service_that_decides_and_acts_over_and_over_runs_everything_once_and_
         if not running and not verdict.admit:
             break
         for slot in running:  # what was running before this look has come to its end
-            queue.suspend(hall.store, slot, "over")
+            queue.suspend(hall.store, hall.seen(slot.thread), "over")
     assert hall.places() == []
     assert [name for name in admitted if name in names["do-it"]] == names["do-it"]
     assert len(admitted) == len(set(admitted))
@@ -551,7 +656,7 @@ def test_a_service_that_decides_and_acts_over_and_over_runs_everything_once_and_
 def test_a_conflict_is_no_error_of_a_verb(hall: Hall) -> None:
     """Somebody moves the thread between the look and the move: the look is taken again, or left to the next."""
     name = hall.enter()
-    slot = hall.admit(name)
+    hall.admit(name)
     commit, rivals = hall.store.backend.commit, iter([True])
 
     class Rival:
@@ -563,7 +668,7 @@ def test_a_conflict_is_no_error_of_a_verb(hall: Hall) -> None:
                 raise Conflict("somebody was faster")
             return commit(change, now=now, durable=durable)
 
-    moved = queue.count_crash(Store(Rival(), now=hall.clock), slot, "gone")
+    moved = queue.count_crash(Store(Rival(), now=hall.clock), hall.seen(name), "gone")
     assert moved is not None and moved.ref.state["service"]["crashes"] == 1
 
 

@@ -305,9 +305,11 @@ def test_where_machines_may_share_a_store_the_lease_of_another_boot_runs_out_fir
     lease = {**OF_ANOTHER_BOOT, "token": "t", "deadline": now + 1}
     state = {"status": "running", "name": "do-steps", "workflow": "0" * 13, "lease": lease}
     store.move(thread.ref_name(slot.thread), None, store.put_text("start"), state)
-    assert asyncio.run(recovery.take_up(store, slot)) == "held"
+    held = asyncio.run(recovery.take_up(store, slot))
+    assert (held.became, held.head, held.is_trouble) == ("is held", "", True)
     now += 1
-    assert asyncio.run(recovery.take_up(store, slot)) == "ready"
+    ready = asyncio.run(recovery.take_up(store, slot))
+    assert ready.head == thread.find(store, slot.thread).head != ""
 
 
 def test_a_process_number_that_belongs_to_somebody_else_by_now_is_no_holder(asleep: Service) -> None:

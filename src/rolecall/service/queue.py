@@ -240,10 +240,10 @@ def _count(store: Store, draft: Draft, call: MeteredCall, now: int) -> None:
     draft.move(name, ref, state={"calls": calls[-call.rate.count :]})
 
 
-def wake_parents(store: Store, *, now: int) -> tuple[list[Slot], int | None]:
+def wake_parents(store: Store, *, now: int) -> tuple[list[ThreadRef], int | None]:
     """Give a slot to each thread that waits for its group if a member has ended or the deadline has passed. Return
-    these slots and the next deadline. A thread is woken even if no slot is free: its turn is short, calls no agent, and
-    might end the very members that hold the slots."""
+    these threads and the next deadline. A thread is woken even if no slot is free: its turn is short, calls no agent,
+    and might end the very members that hold the slots."""
     woken, deadlines = [], []
     for group in _refs(store, "group/"):
         deadline: int = group.state.get("deadline", 0)
@@ -253,8 +253,7 @@ def wake_parents(store: Store, *, now: int) -> tuple[list[Slot], int | None]:
         ref = read_thread(store, group.name.removeprefix("group/"))
         if ref is None or ref.state.status != Status.WAITING or ref.state.service is None:
             continue
-        slot, draft = Slot(ref.state.name, ref.id, now), store.draft()
-        name = thread.slot_name(slot.workflow, slot.thread)
+        name, draft = thread.slot_name(ref.state.name, ref.id), store.draft()
         if store.ref(name) is not None:  # the process that made the thread wait has not ended yet
             continue
         order = {"order": group.state["order"]} if "order" in group.state else {}
@@ -264,7 +263,7 @@ def wake_parents(store: Store, *, now: int) -> tuple[list[Slot], int | None]:
             draft.commit(durable=False)
         except Conflict:  # another process was faster
             continue
-        woken.append(slot)
+        woken.append(ref)
     return woken, min(deadlines, default=None)
 
 
@@ -284,21 +283,15 @@ def release(store: Store, slot: Slot) -> None:
             return
 
 
-def count_crash(
-    store: Store, slot: Slot, reason: str, *, is_loss: bool = False, seen: ThreadRef | None = None
-) -> ThreadRef | None:
+def count_crash(store: Store, seen: ThreadRef, reason: str, *, is_loss: bool = False) -> ThreadRef | None:
     """Record that a step died, or was lost with the service. Its thread can run again, or waits for a person after too
-    many crashes. Return None if the thread has ended, or has moved since `seen` was read."""
-
-    def crash(before: ThreadState) -> _Outcome:
-        state, count = state_after_crash(before, reason, is_loss=is_loss)
-        events: dict[str, JsonObject] = {"crashed": {"reason": reason, "count": count}}
-        if state.is_over:
-            events["suspended"] = {"reason": state.reason}
-            state = state._replace(onward=RESUME)
-        return state, events
-
-    return _settle(store, slot, crash, seen)
+    many crashes. Return None if the thread has moved since `seen` was read."""
+    state, count = state_after_crash(seen.state, reason, is_loss=is_loss)
+    events: dict[str, JsonObject] = {"crashed": {"reason": reason, "count": count}}
+    if state.is_over:
+        events["suspended"] = {"reason": state.reason}
+        state = state._replace(onward=RESUME)
+    return _move_admitted(store, seen, state, events)
 
 
 def state_after_crash(state: ThreadState, reason: str, *, is_loss: bool = False) -> tuple[ThreadState, int]:
@@ -314,47 +307,38 @@ def state_after_crash(state: ThreadState, reason: str, *, is_loss: bool = False)
     return after, count
 
 
-def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None) -> ThreadRef | None:
-    """Make a thread wait for a person. Return None if the thread has ended, or has moved since `seen` was read."""
-
-    def stop(state: ThreadState) -> _Outcome:
-        after = state.move_to(Status.SUSPENDED, reason=reason, onward=RESUME)
-        return after, {"suspended": {"reason": reason}}
-
-    return _settle(store, slot, stop, seen)
+def suspend(store: Store, seen: ThreadRef, reason: str) -> ThreadRef | None:
+    """Make a thread wait for a person. Return None if the thread has moved since `seen` was read."""
+    state = seen.state.move_to(Status.SUSPENDED, reason=reason, onward=RESUME)
+    return _move_admitted(store, seen, state, {"suspended": {"reason": reason}})
 
 
-def lay_down(store: Store, slot: Slot, *, seen: ThreadRef | None = None) -> ThreadRef | None:
-    """Make an interrupted thread idle again. It keeps its slot, and no crash is counted."""
-    return _settle(store, slot, lambda state: (state.move_to(Status.IDLE), {}), seen)
+def lay_down(store: Store, seen: ThreadRef) -> ThreadRef | None:
+    """Make an interrupted thread idle again. It keeps its slot, and no crash is counted. Return None if the thread has
+    moved since `seen` was read."""
+    return _move_admitted(store, seen, seen.state.move_to(Status.IDLE), {})
 
 
-_Outcome = tuple[ThreadState, Mapping[str, JsonObject]]
-"""The new state of a thread, and its events by kind."""
-
-
-def _settle(
-    store: Store, slot: Slot, change: Callable[[ThreadState], _Outcome], seen: ThreadRef | None
+def _move_admitted(
+    store: Store, seen: ThreadRef, state: ThreadState, events: Mapping[str, JsonObject]
 ) -> ThreadRef | None:
-    """Move a thread that has a slot but no running process, and free the slot unless the thread can continue. If
-    the thread has moved since `seen` was read, do nothing, because another machine might have taken it."""
+    """Move a thread that has a slot but no running process, and free the slot unless the thread can continue. `events`
+    are the bodies of the thread's events, by kind. If the thread has moved since `seen` was read, do nothing, because
+    another process might have taken it."""
     while True:
-        ref = read_thread(store, slot.thread)
-        if seen is not None and (ref is None or ref.ref.version != seen.ref.version):
-            return None
-        if ref is None or ref.state.has_ended:
-            release(store, slot)
-            return None
-        state, events = change(ref.state)
         draft = store.draft()
         for kind, body in events.items():
-            draft.event(slot.thread, kind, {**body, **BY_SERVICE})
-        own = store.ref(thread.slot_name(slot.workflow, slot.thread))
-        if own is not None and state.is_over:
+            draft.event(seen.id, kind, {**body, **BY_SERVICE})
+        own = store.ref(thread.slot_name(seen.state.name, seen.id)) if state.is_over else None
+        if own is not None:
             draft.move(own.name, own)
-        move(draft, ref, state)
-        with suppress(Conflict):
+        move(draft, seen, state)
+        try:
             return load(draft.commit(durable=True)[-1])
+        except Conflict:
+            ref = read_thread(store, seen.id)
+            if ref is None or ref.ref.version != seen.ref.version:
+                return None
 
 
 def forget_old_days(store: Store, *, now: int, days: int = 31) -> None:

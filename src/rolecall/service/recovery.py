@@ -1,48 +1,127 @@
-"""Take up a thread that has a slot but whose state is unknown, when the service starts or after an error.
+"""Decide what becomes of a thread that has a slot, after its step's process has ended or when its state is unknown.
 
-The store decides. If the process of the thread's step died, record that and end the step's leftover processes; the
-thread can then continue. Its next step resumes the agent's session from the note of the attempt.
+The store decides. `settle` follows a step whose process this service or machine started. `take_up` is for a thread
+whose state is unknown, when the service starts or after an error. If the process of a step died, that is recorded, and
+the thread can continue: its next step resumes the agent's session from the note of the attempt. Another process might
+have taken the thread in the meantime, so changes apply only if the thread is still as it was read.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+from typing import Literal, NamedTuple
 
 from rolecall.agents.process import end_leftovers
 from rolecall.service import queue
 from rolecall.service.queue import Slot
+from rolecall.service.workers import WorkerExit
 from rolecall.store import holder
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.threads.state import read_note, read_thread
+from rolecall.threads.state import Status, ThreadRef, read_note, read_thread
 
-Finding = Literal["ready", "held", "gone"]
-"""`ready`: the thread can take its next step. `held`: a living process runs the thread. `gone`: the thread no longer
-needs its slot."""
+Finding = Literal["ready", "held", "lost", "gone"]
+"""`ready`: the thread can take its next step. `held`: a living process might be running the thread. `lost`: the process
+that ran the thread is gone. `gone`: the thread does not need its slot, which is free now."""
 
 
-async def take_up(store: Store, slot: Slot) -> Finding:
+class Settled(NamedTuple):
+    """What became of a thread that has a slot."""
+
+    became: str
+    """The outcome, in a few words."""
+    reason: str = ""
+    head: str = ""
+    """The head that the thread's next step extends, or empty if the thread cannot take a step now."""
+    is_taken: bool = False
+    """Whether the thread has a new step."""
+    is_over: bool = False
+    """Whether the thread does not need its slot, because it has ended or is waiting."""
+    is_news: bool = False
+    """Whether the outcome belongs in the log."""
+    is_trouble: bool = False
+    """Whether the thread must be tried again after a pause."""
+
+    @property
+    def line(self) -> str:
+        return f"{self.became}: {self.reason}" if self.reason else self.became
+
+
+def settle(store: Store, slot: Slot, ended: WorkerExit, *, head: str) -> Settled:
+    """Update a thread after the process of its step has ended, unless another process has taken the thread since.
+    `head` is the head that the step was to extend."""
+    finding, ref = examine(store, slot)
+    report, is_taken = ended.report or {}, ref is not None and ref.head != head
+    if ref is None or finding == "gone":
+        return _explain_end(ref)._replace(is_taken=is_taken)
+    is_ours = ref.state.lease.get("token", "") == ended.token != ""
+    if is_taken or (finding != "ready" and not is_ours):
+        return Settled("went on", head=ref.head if finding == "ready" else "", is_taken=is_taken)
+
+    # The process ended without a step, and nobody else has the thread.
+    if ended.report is None and not ended.is_stopped:
+        return _count_crash(store, ref, ended.cause, is_loss=ended.code is None)
+    if "error" in report and report["error"] not in ("Conflict", "StorageError"):
+        moved = queue.suspend(store, ref, ". ".join(filter(None, [report["message"], report["hint"]])))
+        return _explain_end(moved) if moved is not None else Settled("went on")
+    left: ThreadRef | None = ref
+    if finding != "ready":
+        left = queue.lay_down(store, ref)
+    if (
+        "error" in report
+    ):  # another process has the thread, the disk is full, or the server was away for too long
+        return Settled("had trouble", report["message"], is_trouble=True)
+    return Settled("was interrupted", head=left.head if left is not None else "")
+
+
+async def take_up(store: Store, slot: Slot) -> Settled:
+    """Find out whether a thread can continue. If the process that ran the thread is gone, record that first."""
+    finding, ref = examine(store, slot)
+    if ref is None or finding == "gone":
+        return _explain_end(ref)
+    if finding == "held":
+        return Settled("is held", f"{holder.describe(ref.state.lease)} runs it", is_trouble=True)
+    return Settled("is idle", head=ref.head) if finding == "ready" else await count_loss(store, ref)
+
+
+def examine(store: Store, slot: Slot) -> tuple[Finding, ThreadRef | None]:
+    """Read a thread that has a slot. Free the slot if the thread does not need it."""
     ref = read_thread(store, slot.thread)
-    status = ref.state.status if ref else ""
-    if ref is None or status not in ("idle", "running"):
+    if ref is None or ref.state.status not in (Status.IDLE, Status.RUNNING):
         queue.release(store, slot)
-        return "gone"
-    if status == "idle":
-        return "ready"
+        return "gone", ref
+    if ref.state.status == Status.IDLE:
+        return "ready", ref
     lease = ref.state.lease
     # Only one machine uses a SQLite file, so a process from before that machine's last boot is gone.
     is_of_the_past = isinstance(store.backend, SqliteBackend) and not holder.is_of_this_boot(lease)
-    if holder.is_alive(lease, now=store.now()) and not is_of_the_past:
-        return "held"
-    await end_runs(store, slot.thread)
+    return "held" if holder.is_alive(lease, now=store.now()) and not is_of_the_past else "lost", ref
+
+
+async def count_loss(store: Store, seen: ThreadRef) -> Settled:
+    """Record that the process that ran a thread is gone, and end the processes that it has left on this host."""
+    lease = seen.state.lease
+    # In a fleet, another machine on this host might have the thread by now, unless the lease names this host.
+    if isinstance(store.backend, SqliteBackend) or lease.get("host") == holder.process(os.getpid())["host"]:
+        known = read_note(store, seen.id)
+        runs = (known.note.run, *known.note.runs) if known else ()
+        for run in (seen.id, *filter(None, runs)):
+            await end_leftovers(run)
     reason = f"{holder.describe(lease)}, which ran it, is gone"
-    moved = queue.count_crash(store, slot, reason, is_loss=True)
-    return "ready" if moved is not None and moved.state.status == "idle" else "gone"
+    return _count_crash(store, seen, reason, is_loss=True)
 
 
-async def end_runs(store: Store, name: str) -> None:
-    """End the processes that a thread's steps have left on this host, no matter which process started the steps."""
-    known = read_note(store, name)
-    runs = (known.note.run, *known.note.runs) if known else ()
-    for run in (name, *filter(None, runs)):
-        await end_leftovers(run)
+def _count_crash(store: Store, seen: ThreadRef, reason: str, *, is_loss: bool) -> Settled:
+    moved = queue.count_crash(store, seen, reason, is_loss=is_loss)
+    if moved is None:
+        return Settled("went on")
+    if moved.state.is_over:
+        return _explain_end(moved)
+    return Settled("crashed", reason, head=moved.head, is_news=True)
+
+
+def _explain_end(ref: ThreadRef | None) -> Settled:
+    if ref is None:
+        return Settled("is gone", is_over=True, is_news=True)
+    is_news = ref.state.status != Status.WAITING  # a thread gets this status again whenever a member ends
+    return Settled(f"is {ref.state.status}", ref.state.reason, is_over=True, is_news=is_news)

@@ -23,12 +23,12 @@ from rolecall.service.door import Door
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.problems import Problems
 from rolecall.service.queue import AgentOf, Slot
+from rolecall.service.recovery import Settled
 from rolecall.service.worker import StepOrder
 from rolecall.service.workers import Workers
-from rolecall.store import holder
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
-from rolecall.threads.state import Status, ThreadRef, read_thread
+from rolecall.threads.state import ThreadRef, read_thread
 
 POLL_MS = 5_000
 """Milliseconds between two reads of the store if nothing reports a change."""
@@ -49,8 +49,8 @@ class _Held:
     slot: Slot
     task: asyncio.Task[None] | None = None
     """The task that is working on the thread now."""
-    is_ready: bool = False
-    """Whether this service has left the thread idle. Otherwise the store is read before the next step."""
+    head: str = ""
+    """The head that the thread's next step extends, or empty if the store must be read before that step."""
     not_before: int = 0
     trouble: str = ""
     """Why the thread's next step is not being taken."""
@@ -136,12 +136,10 @@ class Supervisor:
         """Stop taking steps. Running steps are interrupted, or allowed to finish if `finish` is true. A second call
         kills them, unless the first call had `finish`."""
         if self._is_stopping and not self._is_finishing:
-            for worker in self._workers.running.values():
-                worker.kill()
+            self._workers.kill()
         self._is_stopping, self._is_finishing = True, finish
         if not finish:
-            for worker in self._workers.running.values():
-                worker.stop()
+            self._workers.stop()
         self._door.tell_all()
         self.wake()
 
@@ -175,7 +173,9 @@ class Supervisor:
                 self._read_at = now + POLL_MS
                 self._stop_killed_threads()
                 woken, deadline = queue.wake_parents(self.store, now=now)
-                self._held |= {slot.thread: _Held(slot, is_ready=True) for slot in woken}
+                self._held |= {
+                    ref.id: _Held(Slot(ref.state.name, ref.id, now), head=ref.head) for ref in woken
+                }
                 self._read_at = min(self._read_at, deadline or self._read_at)
             verdict = self._decide(now)
             self.problems.note("store", "")
@@ -205,7 +205,7 @@ class Supervisor:
         for held in self._held.values():
             if held.task is not None or held.rests(now):
                 continue
-            if not held.is_ready:
+            if not held.head:
                 held.task = asyncio.create_task(self._take_up(held))
                 continue
             agent = ""
@@ -235,10 +235,10 @@ class Supervisor:
             held.task = asyncio.create_task(self._step(held))
         for name in verdict.admit:
             one = by_name[name]
-            if self._leave_queue(one, queue.admit, now=now, call=self.policy.meter(one.agent)):
+            if ref := self._leave_queue(one, queue.admit, now=now, call=self.policy.meter(one.agent)):
                 self.log(f"{name} of {one.workflow} starts after {max(0, now - one.since):,} ms")
                 self._door.tell(name)
-                held = self._held[name] = _Held(Slot(one.workflow, name, now), is_ready=True)
+                held = self._held[name] = _Held(Slot(one.workflow, name, now), head=ref.head)
                 held.task = asyncio.create_task(self._step(held))
         return verdict
 
@@ -250,81 +250,54 @@ class Supervisor:
 
     def _leave_queue(
         self, one: Waiting, move: Callable[..., ThreadRef | None], *words: Any, **options: Any
-    ) -> bool:
-        """Move a waiting thread out of the queue. Return whether the thread was still there and could be read."""
+    ) -> ThreadRef | None:
+        """Move a waiting thread out of the queue. Return None if the thread no longer waits or cannot be read."""
         try:
-            return move(self.store, one, *words, **options) is not None
+            return move(self.store, one, *words, **options)
         except Damaged as error:
             self._unreadable.add(one.thread)
             self._has_news = True  # another thread can take its place
             self.problems.note(one.thread, f"{one.thread} cannot be read: {error.message}")
-            return False
+            return None
 
     # -- steps --
 
     async def _step(self, held: _Held) -> None:
-        held.is_ready = False
+        head, held.head = held.head, ""
 
         def hear(kind: str, value: Any) -> None:
             if kind == "event":
                 self._door.tell(value)
 
-        try:
-            slot = held.slot
-            order = StepOrder(slot.thread, slot.workflow, self._host)
+        async def step() -> Settled:
+            order = StepOrder(held.slot.thread, held.slot.workflow, self._host)
             ended = await self._workers.step(order, limits=self.policy.worker, heard=hear)
-            report, ref = ended.report or {}, read_thread(self.store, slot.thread)
-            if ref is None or ref.state.status not in (Status.IDLE, Status.RUNNING):
-                pass  # the thread has ended, or is waiting for a person
-            elif ended.report is None and holder.is_alive(ref.state.lease, now=self.store.now()):
-                return self._retry_later(held, f"{holder.describe(ref.state.lease)} runs it")
-            elif ended.report is None and self._is_stopping:
-                ref = queue.lay_down(self.store, slot, seen=ref)
-            elif ended.report is None:
-                ref = queue.count_crash(self.store, slot, ended.cause, is_loss=ended.code is None, seen=ref)
-                if ref is not None:
-                    self.log(f"{slot.thread} crashed: {ended.cause}")
-            elif report.get("error") in ("Conflict", "StorageError"):
-                # Another process has the thread, or the disk is full. Both are temporary.
-                return self._retry_later(held, report["message"])
-            elif "error" in report:
-                reason = ". ".join(filter(None, [report["message"], report["hint"]]))
-                ref = queue.suspend(self.store, slot, reason)
+            return recovery.settle(self.store, held.slot, ended, head=head)
 
-            self._door.tell(slot.thread)
-            ref = ref or read_thread(self.store, slot.thread)
-            status = ref.state.status if ref else "gone"
-            held.is_ready, held.trouble = status == Status.IDLE, ""
-            if status not in (Status.IDLE, Status.RUNNING):
-                if status != Status.WAITING:  # a thread gets this status again whenever a member ends
-                    why = f": {ref.state.reason}" if ref and ref.state.reason else ""
-                    self.log(f"{slot.thread} is {status}{why}")
-                self._let_go(held)
+        await self._follow(held, step())
+
+    async def _take_up(self, held: _Held) -> None:
+        await self._follow(held, recovery.take_up(self.store, held.slot))
+
+    async def _follow(self, held: _Held, work: Coroutine[Any, Any, Settled]) -> None:
+        """Do what has to be done for a thread, and act on the outcome."""
+        name = held.slot.thread
+        try:
+            settled = await work
+            if settled.is_trouble:
+                return self._retry_later(held, settled.reason)
+            held.head, held.trouble = settled.head, ""
+            if settled.is_news:
+                self.log(f"{name} {settled.line}")
+            if settled.is_over:
+                self._held.pop(name, None)
+                self._has_news = True
+            self._door.tell(name)
         except Exception as error:  # a problem with one thread must not stop the others
             self._retry_later(held, _message(error))
         finally:
             held.task = None
             self._woken.set()
-
-    async def _take_up(self, held: _Held) -> None:
-        try:
-            found = await recovery.take_up(self.store, held.slot)
-            held.is_ready = found == "ready"
-            if found == "held":
-                held.not_before = self.store.now() + _LATER_MS
-            if found == "gone":
-                self._let_go(held)
-            self._door.tell(held.slot.thread)
-        except Exception as error:
-            self._retry_later(held, _message(error))
-        finally:
-            held.task = None
-            self._woken.set()
-
-    def _let_go(self, held: _Held) -> None:
-        queue.release(self.store, held.slot)
-        self._held.pop(held.slot.thread, None)
-        self._has_news = True
 
     def _retry_later(self, held: _Held, trouble: str) -> None:
         if trouble != held.trouble:

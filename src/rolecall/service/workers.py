@@ -42,6 +42,10 @@ class WorkerExit(NamedTuple):
     """The exit status of the process, negative for a signal, or None if unknown."""
     output: str = ""
     """The end of the output of the process."""
+    token: str = ""
+    """The token of the step's lease, or empty if the step had no lease."""
+    is_stopped: bool = False
+    """Whether the process died after it was asked to stop."""
 
     @property
     def cause(self) -> str:
@@ -72,6 +76,7 @@ class Worker:
         self._unread = self._tail = b""
         self._heard: Callable[[str, Any], None]
         self._report: Mapping[str, str] | None = None
+        self._token = ""
         self._has_lease = False
         self._over: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         """The exit status of the process, or 0 as soon as the process can take another step."""
@@ -92,13 +97,13 @@ class Worker:
 
     async def step(self, order: StepOrder, heard: Callable[[str, Any], None]) -> WorkerExit:
         """Order a step and wait for its end."""
-        self._heard, self.notes, self._report, self._tail = heard, 0, None, b""
+        self._heard, self.notes, self._report, self._tail, self._token = heard, 0, None, b"", ""
         self._over = asyncio.get_running_loop().create_future()
         if self.has_ended:
             self._over.set_result(None)
         self._line.write(json.dumps(asdict(order)).encode() + b"\n")
         code = await self._over
-        return WorkerExit(self._report, code, self._tail.decode("utf-8", "replace"))
+        return WorkerExit(self._report, code, self._tail.decode("utf-8", "replace"), self._token)
 
     @property
     def can_go_on(self) -> bool:
@@ -139,7 +144,9 @@ class Worker:
             elif kind == "idle":
                 self._over.set_result(0)
             else:
-                self._has_lease = bool(value) if kind == "lease" else self._has_lease
+                if kind == "lease":
+                    self._has_lease = bool(value)
+                    self._token = value["token"] if value else self._token
                 self._heard(kind, value)
 
     def _keep(self, data: bytes) -> None:
@@ -161,6 +168,7 @@ class Workers:
         self._entry = entry
         self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
+        self._is_stopping = False
         self.running: dict[str, Worker] = {}
         self._idle: dict[Worker, asyncio.TimerHandle] = {}
         """Workers that are waiting for a step, the latest last."""
@@ -171,6 +179,16 @@ class Workers:
     async def close(self) -> None:
         if self._zygote is not None:
             await self._zygote.close()
+
+    def stop(self) -> None:
+        """Interrupt the steps that are running, and those that are about to begin."""
+        self._is_stopping = True
+        for worker in self.running.values():
+            worker.stop()
+
+    def kill(self) -> None:
+        for worker in self.running.values():
+            worker.kill()
 
     @property
     def zygote_pid(self) -> int | None:
@@ -190,6 +208,8 @@ class Workers:
                     worker = Worker(await self._ready_zygote(), limits)
                     await worker.start()
             self.running[order.thread] = worker
+            if self._is_stopping:
+                worker.stop()
             try:
                 ended = await worker.step(order, heard)
             finally:
@@ -201,7 +221,7 @@ class Workers:
                 break  # try again only if an idle worker died before reading the order
         # End only processes that this service started: another machine on this host might have the thread by now.
         await end_leftovers(add_mark(self._environ, order.thread)[RUN_VARIABLE])
-        return ended
+        return ended._replace(is_stopped=worker.is_stopping or self._is_stopping)
 
     def _take_idle(self, limits: WorkerLimits) -> Worker | None:
         while self._idle:

@@ -9,7 +9,6 @@ their machine is gone or busy, and gives their orders to another machine.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +23,6 @@ from rolecall.service.fleet.needs import Need, find_need, find_need_elsewhere
 from rolecall.service.fleet.orders import OPEN, Order, Orders, order_id
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Slot
-from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject
 from rolecall.store.postgres import PostgresBackend
@@ -65,7 +63,7 @@ class Dispatcher:
         """Admit and discard threads according to the policy, and wake the threads whose groups have changed or timed
         out. Order the next steps of the admitted and woken threads."""
         woken, deadline = queue.wake_parents(self.store, now=self.store.now())
-        admitted = {slot_name(slot.workflow, slot.thread) for slot in woken}
+        admitted = {slot_name(ref.state.name, ref.id) for ref in woken}
         verdict = Admission()
         if self.store.refs("queue/", limit=1):
             with self.backend.alone("admission"):
@@ -180,27 +178,22 @@ class Dispatcher:
         """Return whether no process is running, or is going to run, the thread of a slot."""
         _, workflow, name = slot.name.split("/")
         place = Slot(workflow, name, slot.state.get("since", 0))
-        ref, now = read_thread(self.store, name), self.store.now()
-        if ref is None or ref.state.status not in ("idle", "running"):
-            queue.release(self.store, place)
+        finding, ref = recovery.examine(self.store, place)
+        if ref is None or finding == "gone":
             return False
-        if ref.state.status == "running":
-            lease = ref.state.lease
-            ends = lease.get("deadline", 0)
-            if holder.is_alive(lease, now=now):
-                if ends > now:
-                    self.lease_ends_at = min(self.lease_ends_at or ends, ends)
-                return False
+        now = self.store.now()
+        if finding == "held":
+            ends = ref.state.lease.get("deadline", 0)
+            if ends > now:
+                self.lease_ends_at = min(self.lease_ends_at or ends, ends)
+            return False
+        if finding == "lost":
             if name in self.running_here:  # its worker has just died, and this machine will count the crash
                 return False
-            if lease.get("host") == holder.process(os.getpid())["host"]:
-                # The process might be an earlier run of this machine.
-                asyncio.run(recovery.end_runs(self.store, name))
-            reason = f"{holder.describe(lease)}, which ran it, is gone"
-            moved = queue.count_crash(self.store, place, reason, is_loss=True, seen=ref)
-            if moved is not None:
-                self.log(f"{name} crashed: {reason}")
-            return moved is not None and moved.state.status == "idle"
+            settled = asyncio.run(recovery.count_loss(self.store, ref))
+            if settled.is_news:
+                self.log(f"{name} {settled.line}")
+            return settled.head != ""
         order = slot.state.get("order", "")
         found = statuses.get(order)
         if order.split(":")[:2] != [name, ref.head] or found is None or found.status not in OPEN:

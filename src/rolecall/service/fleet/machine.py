@@ -28,7 +28,7 @@ from rolecall.service.fleet.machines import MachineSettings
 from rolecall.service.fleet.needs import Here, Need, find_full_disk
 from rolecall.service.fleet.orders import Order, Orders
 from rolecall.service.fleet.reach import SILENCE, Reach
-from rolecall.service.fleet.step import RunningStep, Steps
+from rolecall.service.fleet.step import Steps
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.problems import Problems
 from rolecall.service.queue import AgentOf
@@ -188,7 +188,7 @@ class Machine:
         """Stop taking steps. Running steps are interrupted, or allowed to finish if `finish` is true. A second call
         kills them, unless the first call had `finish`."""
         if self._steps.is_stopping and not self._is_finishing:
-            self._steps.kill()
+            self._workers.kill()
             self._reach.stop_waiting()
         self._is_finishing = finish
         self._steps.stop(finish=finish)
@@ -360,13 +360,13 @@ class Machine:
                 self.wake()
             ident = name[-THREAD_ID_LENGTH:]  # the refs of the queue and of slots end in a thread's id
             self._door.tell(ident)
-            if what == "DELETE" and ident in self._steps.running:
-                self._begin(end_if_killed(self._steps.running[ident]))
+            if what == "DELETE" and ident in self._workers.running:
+                self._begin(end_if_killed(ident))
 
-        async def end_if_killed(step: RunningStep) -> None:
-            ref = await self._reach.ask(read_thread, self._reach.store, step.order.thread)
-            if ref is not None and ref.state.status == "killed":
-                self._steps.end(step)
+        async def end_if_killed(ident: str) -> None:
+            ref = await self._reach.ask(read_thread, self._reach.store, ident)
+            if ref is not None and ref.state.status == "killed" and ident in self._workers.running:
+                self._workers.running[ident].stop()
 
         with suppress(RuntimeError):  # the loop is closing
             self._loop.call_soon_threadsafe(handle)
