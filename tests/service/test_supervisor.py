@@ -21,9 +21,10 @@ from listeners import Pipe
 from servicestage import PATIENCE, PROGRAM, Service, done, gone, served, within_a_day
 
 from rolecall.service import control
-from rolecall.service.policy import ServicePolicy
+from rolecall.service.policy import ServicePolicy, WorkerLimits
 from rolecall.service.supervisor import Supervisor
-from rolecall.service.workers import Workers
+from rolecall.service.worker import StepOrder
+from rolecall.service.workers import WorkerExit, Workers
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 
@@ -481,6 +482,28 @@ def test_stopping_does_not_wait_for_the_service_that_takes_its_place(service: Se
     finally:
         waiting.terminate()
         waiting.wait(PATIENCE)
+
+
+def test_a_step_whose_process_is_just_being_started_is_interrupted_with_the_others(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    name = service.enter(service.workflow(), service.script({"hang": True}))
+
+    async def play() -> WorkerExit:
+        workers = Workers(service.env)
+        await workers.open()
+        order = StepOrder(name, "do-steps", "here")
+        step = asyncio.create_task(workers.step(order, limits=WorkerLimits(), heard=lambda *_: None))
+        await asyncio.sleep(0)  # it waits for its process by now
+        assert workers.running == {}
+        workers.stop()
+        try:
+            return await asyncio.wait_for(step, PATIENCE)
+        finally:
+            await workers.close()
+
+    ended = asyncio.run(play())
+    assert ended.report == {} or (ended.report is None and ended.is_stopped)
+    service.close()
 
 
 def test_what_fails_beside_the_service_is_a_problem_of_it_and_no_reason_to_end(tmp_path: Path) -> None:
