@@ -61,7 +61,6 @@ VALUES = {
     "rolecall.nexus.tags": {"ANY_VARIANT"},
     "rolecall.nexus.task_graph": "*",  # tasks as pictures
     "rolecall.nexus.tool_error": {"NotThere", "ToolError"},
-    "rolecall.nexus.tool_map": {"TOOL_NAMES"},
     # types, constants and texts of knowledge and threads
     "rolecall.knowledge.search": {"find_marks"},
     "rolecall.knowledge.serve": {"PATH"},

@@ -16,7 +16,7 @@ from pipe import PATIENCE, PROGRAM, Pipe, environment, make_project, piped
 from rolecall import errors
 from rolecall.mcp import nexus
 from rolecall.mcp.tools import ALL_GROUPS, GROUPS
-from rolecall.nexus import tool_map
+from rolecall.nexus import dispatch
 from rolecall.settings.capabilities import BY_OURSELVES, RESTRICTIONS
 
 ELEVEN = (
@@ -95,8 +95,8 @@ def test_the_schemas_name_exactly_the_parameters_of_the_contract() -> None:
 
 
 def test_the_table_agrees_with_the_map_that_hosts_are_told() -> None:
-    assert tuple(tool.name for tool in nexus.TOOLS if tool.is_for_lead) == tool_map.LEAD_ONLY
-    assert tool_map.LEAD_ONLY == ("nx_plan_start", "nx_plan_update", "nx_plan_decide")
+    assert tuple(tool.name for tool in nexus.TOOLS if tool.is_for_lead) == dispatch.LEAD_ONLY
+    assert dispatch.LEAD_ONLY == ("nx_plan_start", "nx_plan_update", "nx_plan_decide")
     denied = {name: {tool.name for tool in nexus.TOOLS if name in tool.classes} for name in BY_OURSELVES}
     assert denied == {
         "nexus_task_creation": {"nx_task_add"},

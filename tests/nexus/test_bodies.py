@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rolecall.nexus import catalog, dispatch, macros, tags, tool_map
+from rolecall.nexus import catalog, dispatch, macros, tags
 from rolecall.nexus.catalog import CatalogAgent, Skill
 from rolecall.settings.capabilities import denied_classes
 
@@ -96,7 +96,7 @@ def test_an_agent_is_told_what_its_capabilities_deny(agent: CatalogAgent) -> Non
 def test_an_agent_is_not_sent_to_a_tool_it_is_denied(agent: CatalogAgent) -> None:
     parts = sections(agent.body)
     elsewhere = " ".join(text for name, text in parts.items() if name != "Not yours")
-    for tool in (*denied_tools(agent), *tool_map.LEAD_ONLY):
+    for tool in (*denied_tools(agent), *dispatch.LEAD_ONLY):
         assert tool not in elsewhere
 
 

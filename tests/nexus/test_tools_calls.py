@@ -11,7 +11,7 @@ import pytest
 from project_stage import TASKS, call_tool, files, task, tasks_file, write
 
 from rolecall.errors import Hint
-from rolecall.nexus import dispatch, tool_map, tools
+from rolecall.nexus import dispatch, tools
 from rolecall.nexus.tool_error import ToolError, WrongCall
 from rolecall.settings.capabilities import RESTRICTIONS
 
@@ -207,4 +207,4 @@ def test_a_denied_tool_says_so_whatever_the_arguments(tmp_path: Path, name: str)
 
 def test_the_tools_for_the_lead_are_those_that_hosts_are_told() -> None:
     assert {name for name, tool in dispatch.TOOLS.items() if tool.is_for_lead} == FOR_LEAD
-    assert set(tool_map.LEAD_ONLY) == {f"nx_{name}" for name in FOR_LEAD}
+    assert set(dispatch.LEAD_ONLY) == {f"nx_{name}" for name in FOR_LEAD}

@@ -28,8 +28,9 @@ from rolecall.hosts.file_change import read_text
 from rolecall.hosts.installation import host_module, is_present, parse, plan_install, wiring_of
 from rolecall.hosts.names import HOSTS
 from rolecall.hosts.setup import HostSetup
-from rolecall.nexus import tool_map
+from rolecall.nexus import dispatch
 from rolecall.nexus.server_child import ServerChild, Unanswered
+from rolecall.settings import config
 
 _PATIENCE = 10.0
 _AT_ONCE = 8
@@ -169,7 +170,7 @@ class _Scope(NamedTuple):
                 return f"could not be started: {reason} ({words[0]})"
             finally:
                 child.close()
-        forbidden = sorted(set(tools).intersection(tool_map.LEAD_ONLY))
+        forbidden = sorted(set(tools).intersection(dispatch.LEAD_ONLY))
         if forbidden and {"--as", "--agent"}.intersection(words):
             return f"had tools that are Lead's: {', '.join(forbidden)}"
         return len(tools)
@@ -177,7 +178,7 @@ class _Scope(NamedTuple):
     def _try_hook(self, event: str, words: Sequence[str], folder: str, blocks_edits: bool) -> str:
         module = host_module(self.host)
         # If an agent runs doctor, Claude Code might have set this variable to the real project.
-        env = {**self.setup.env, "CLAUDE_PROJECT_DIR": folder}
+        env = {**self.setup.env, config.SESSION_FOLDER: folder}
         try:
             payload = json.dumps(module.sample(event, folder))
             done = _run(_with_project(words, folder), payload, folder, env)

@@ -183,6 +183,8 @@ TOOLS: Mapping[str, Tool] = {
         },
     ),
 }
+LEAD_ONLY = tuple(f"nx_{name}" for name, tool in TOOLS.items() if tool.is_for_lead)
+"""The tools that plan or decide, which no catalogue agent uses, regardless of its capabilities."""
 
 
 def input_schema(tool: Tool) -> Schema:

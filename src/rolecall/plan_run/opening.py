@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from rolecall.agents import presence
 from rolecall.api import Crew, Project, Rolecall, Thread
-from rolecall.nexus import brief, filenames, resume, tool_map
+from rolecall.nexus import brief, filenames, resume
 from rolecall.nexus.catalog import Catalog
 from rolecall.nexus.resume import Touch
 from rolecall.plan_run import taskflow
@@ -56,8 +55,7 @@ class Opening:
 
         def name_tools(role: str) -> str:
             """Return a note with the names that the role's agent uses for the tools mentioned in the role's body."""
-            adapter = presence.adapter_of(self.crew.cast(plain, role).agent)
-            return brief.notes(tool_map.TOOL_NAMES.get(adapter, ""))
+            return brief.notes(getattr(self.crew.cast(plain, role).agent, "mcp_tool", ""))
 
         book = Playbook(taskflow.make(job.players, self.catalog, name_tools, self.workdir))
         owner, others = job.players.owner, self.watch.touches()

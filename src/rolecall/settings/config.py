@@ -40,6 +40,9 @@ else:
 
 HOST_KEYS = "hosts"
 """The name of the folder in the home that contains the host key, which is a file with a random name."""
+SESSION_FOLDER = "CLAUDE_PROJECT_DIR"
+"""The variable that names the folder in which Claude Code was started. Hooks read it before they know whether there is
+a project, so the variable is here: importing `hosts/claude` would slow down hooks outside projects."""
 
 
 class StoreSettings(NamedTuple):
@@ -147,7 +150,7 @@ def is_host_key(path: str) -> bool:
 def session_folder(environ: Mapping[str, str] = os.environ) -> str:
     """Return the folder in which Claude Code was started, as Claude Code passes it to hooks, or an empty string if
     Claude Code did not start this process."""
-    return environ.get("CLAUDE_PROJECT_DIR", "")
+    return environ.get(SESSION_FOLDER, "")
 
 
 def versions_folder(store: str | None = None, environ: Mapping[str, str] = os.environ) -> str:

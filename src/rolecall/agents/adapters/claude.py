@@ -173,6 +173,7 @@ class Claude(Program):
     )  # fmt: skip
     can_fork = True
     deniable = frozenset(DENIES)
+    mcp_tool = "mcp__rolecall__{}"
     signed_in: ClassVar[tuple[str, ...]] = (
         "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK",
         "CLAUDE_CODE_USE_VERTEX", "~/.claude/.credentials.json", "~/.claude/settings.json?", "CLAUDE_CONFIG_DIR?",

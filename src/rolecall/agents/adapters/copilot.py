@@ -109,6 +109,7 @@ class Copilot(Program):
         "--usage-output-file", "--model",
     )  # fmt: skip
     deniable = frozenset(DENIES)
+    mcp_tool = "rolecall({})"
     signed_in = (
         "COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN", "COPILOT_PROVIDER_BASE_URL",
         "~/.copilot/config.json?", "~/.config/gh/hosts.yml?",

@@ -106,6 +106,7 @@ class Gemini(Program):
         "--output-format", "--approval-mode", "--skip-trust", "--admin-policy", "--resume", "--model",
     )  # fmt: skip
     deniable = frozenset(DENIES)
+    mcp_tool = "mcp_rolecall_{}"
     signed_in = (
         "GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "~/.gemini/oauth_creds.json",
         "~/.gemini/settings.json?", "~/.gemini/.env?", "GEMINI_CLI_HOME?",

@@ -144,6 +144,7 @@ class OpenCode(Program):
     needed_flags = ("--format", "--auto", "--dir", "--session", "--fork", "--agent", "--model")
     can_fork = True
     deniable = frozenset(DENIES)
+    mcp_tool = "rolecall_{}"
     signed_in = (
         "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY", "OPENCODE_API_KEY",
         "~/.local/share/opencode/auth.json", "~/.config/opencode/opencode.json?", "OPENCODE_CONFIG?",

@@ -72,6 +72,7 @@ class Qwen(Program):
     )  # fmt: skip
     can_fork = True
     deniable = frozenset(DENIES)
+    mcp_tool = "mcp__rolecall__{}"
     signed_in = (
         "OPENAI_API_KEY", "DASHSCOPE_API_KEY", "BAILIAN_CODING_PLAN_API_KEY", "~/.qwen/oauth_creds.json",
         "~/.qwen/settings.json?", "~/.qwen/.env?",
