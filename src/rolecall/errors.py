@@ -200,15 +200,13 @@ class AgentError(RolecallError):
 
 
 class ExtractError(RolecallError):
-    """Raised if the output could not be found in an answer. `raw` is the answer, and `attempts` are the model's
-    replies."""
+    """Raised if the output could not be found in an answer. `raw` is the answer."""
 
     def __init__(
         self,
         message: str,
         *,
         raw: str = "",
-        attempts: Sequence[tuple[str, str]] = (),
         usage: Mapping[str, int] | None = None,
         hint: str = "",
         is_outage: bool = False,
@@ -217,8 +215,6 @@ class ExtractError(RolecallError):
         self.raw = raw
         self.is_outage = is_outage
         """Whether the model could not be reached, so that the same answer might be read later."""
-        self.attempts = tuple(attempts)
-        """The model's reply in each attempt, with the reason why it was rejected."""
         self.usage = dict(usage or {})
 
 

@@ -13,7 +13,7 @@ from modelserver import Closes, Hangs, Item, ModelServer, Says, Sends
 
 from rolecall.errors import ExtractError, UsageError
 from rolecall.settings.models import Endpoint
-from rolecall.threads.extract import MAX_RESPONSE, Completion, Extracted, Message, Try, extract
+from rolecall.threads.extract import MAX_RESPONSE, Completion, Extracted, Message, extract
 
 KEY = "sk-test-5f1c-secret"
 SCHEMA: dict[str, Any] = {
@@ -31,12 +31,14 @@ def run(base_url: str, *, raw: str = RAW, timeout: float = 20.0, key: str | None
     return asyncio.run(extract(raw, SCHEMA, endpoint=endpoint))
 
 
-def failure(script: Sequence[Item], *, timeout: float = 20.0) -> ExtractError:
+def failure(script: Sequence[Item], *, timeout: float = 20.0, tries: int | None = None) -> ExtractError:
+    """The error; with `tries`, the model was asked as often."""
     with ModelServer(script) as server, pytest.raises(ExtractError) as caught:
         run(server.base_url, timeout=timeout)
-    shown = f"{caught.value} {caught.value.hint} {caught.value.attempts} {caught.value.__context__}"
+    shown = f"{caught.value} {caught.value.hint} {caught.value.__context__}"
     assert KEY not in shown
     assert caught.value.raw == RAW
+    assert tries is None or len(server.requests) == tries
     return caught.value
 
 
@@ -45,7 +47,6 @@ def test_output_is_found_with_one_request_that_carries_schema_model_and_key() ->
         extracted = run(server.base_url)
     assert extracted.output == GOOD
     assert extracted.usage == {"prompt_tokens": 100, "completion_tokens": 7}
-    assert extracted.attempts == (Try(json.dumps(GOOD), ""),)
     (request,) = server.requests
     assert request.path == "/v1/chat/completions"
     assert request.headers["authorization"] == f"Bearer {KEY}"
@@ -78,7 +79,7 @@ def test_retry_shows_the_model_its_answer_and_every_misfit_and_usage_is_summed()
         extracted = run(server.base_url)
     assert extracted.output == GOOD
     assert extracted.usage == {"prompt_tokens": 230, "completion_tokens": 16}
-    assert [attempt.answer for attempt in extracted.attempts] == [wrong, json.dumps(GOOD)]
+    assert len(server.requests) == 2
     *_, shown, bodies = server.requests[1].body["messages"]
     assert shown == {"role": "assistant", "content": wrong}
     assert "/status" in bodies["content"]
@@ -86,10 +87,14 @@ def test_retry_shows_the_model_its_answer_and_every_misfit_and_usage_is_summed()
 
 
 def test_second_wrong_answer_ends_with_everything_kept() -> None:
-    error = failure([Says("no json", 1, 2), Says("[1]", 3, 4), json.dumps(GOOD)])
-    assert [answer for answer, _ in error.attempts] == ["no json", "[1]"]
-    assert "not JSON" in error.attempts[0][1]
-    assert "not a JSON object" in error.attempts[1][1]
+    with ModelServer([Says("no json", 1, 2), Says("[1]", 3, 4), json.dumps(GOOD)]) as server:
+        with pytest.raises(ExtractError) as caught:
+            run(server.base_url)
+        *_, shown, why = server.requests[1].body["messages"]
+    error = caught.value
+    assert error.raw == RAW and len(server.requests) == 2
+    assert shown == {"role": "assistant", "content": "no json"} and "not JSON" in why["content"]
+    assert error.message.endswith("the answer is not a JSON object")
     assert error.usage == {"prompt_tokens": 4, "completion_tokens": 6}
 
 
@@ -100,19 +105,17 @@ def test_model_that_misses_something_is_not_made_to_invent_it() -> None:
 
 @pytest.mark.parametrize("text", ['{"status": "done", "summary": NaN}', "[" * 50_000, "", "null"])
 def test_json_without_a_usable_value_is_a_wrong_answer(text: str) -> None:
-    assert len(failure([text, text]).attempts) == 2
+    failure([text, text], tries=2)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 503])
 def test_http_error_is_named_and_an_echoed_key_is_hidden(status: int) -> None:
-    error = failure([Sends(f"bad key {KEY} given".encode(), status)])
+    error = failure([Sends(f"bad key {KEY} given".encode(), status)], tries=1)
     assert f"HTTP {status}: bad key *** given" in error.message
-    assert error.attempts == ()
 
 
 def test_http_error_on_the_retry_keeps_the_first_attempt_and_its_usage() -> None:
-    error = failure([Says("{}", 5, 6), Sends(b"busy", 429)])
-    assert [answer for answer, _ in error.attempts] == ["{}"]
+    error = failure([Says("{}", 5, 6), Sends(b"busy", 429)], tries=2)
     assert error.usage == {"prompt_tokens": 5, "completion_tokens": 6}
     assert "wait" in error.hint
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rolecall.agents.confinement import find_allowed_layers, private_places
 from rolecall.agents.presence import check_present
@@ -75,7 +75,7 @@ def engine(
     def find_endpoint(overrides: JsonObject | None) -> Endpoint | None:
         return extract_endpoint(settings_for(folder), environment, overrides)
 
-    async def read_answer(raw: str, schema: JsonObject, overrides: JsonObject | None) -> Any:
+    async def read_answer(raw: str, schema: JsonObject, overrides: JsonObject | None) -> extract.Extracted:
         """Ask the extract model. Load its configuration only now, because most answers are parsed without a model."""
         endpoint = find_endpoint(overrides)
         if endpoint is None:
@@ -85,8 +85,7 @@ def engine(
                 hint="The answer is kept. Configure `extract`, or tell the agent what to change.",
                 is_outage=True,
             )
-        found = await extract.extract(raw, schema, endpoint=endpoint)
-        return found.output, found.usage
+        return await extract.extract(raw, schema, endpoint=endpoint)
 
     def find_workflow(name: str, folder: str) -> str:
         """Return the id of the workflow called `name`. Store a file first, but not under its name, because playing a

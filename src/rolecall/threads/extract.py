@@ -10,7 +10,6 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import NamedTuple
 
@@ -37,23 +36,15 @@ _ADVICE = {
 }
 
 
-class Try(NamedTuple):
-    answer: str
-    problem: str
-    """Why the model's answer was rejected, or empty if it was accepted."""
-
-
 class Completion(NamedTuple):
     text: str
     usage: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class Extracted:
+class Extracted(NamedTuple):
     output: JsonObject
     usage: Mapping[str, int]
-    """The usage, summed over all tries."""
-    attempts: tuple[Try, ...]
+    """The usage, summed over both tries."""
 
 
 Ask = Callable[[Endpoint, Sequence[Message]], Awaitable[Completion]]
@@ -116,26 +107,22 @@ async def extract(raw: str, schema: JsonObject, *, endpoint: Endpoint, ask: Ask 
     if len(raw) > MAX_RAW:
         shown = f"{raw[:half]}\n\n[{len(raw) - 2 * half} characters left out]\n\n{raw[-half:]}"
     messages: list[Message] = [{"role": "system", "content": instruction}, {"role": "user", "content": shown}]
-    attempts: list[Try] = []
+    result: ParsedReply | str = ""
     usage = dict.fromkeys(USAGE_FIELDS, 0)
     for _ in range(2):
         try:
             answer = await ask(endpoint, messages)
         except ExtractError as exc:
-            raise ExtractError(
-                exc.message, raw=raw, attempts=attempts, usage=usage, hint=exc.hint, is_outage=True
-            ) from None
+            raise ExtractError(exc.message, raw=raw, usage=usage, hint=exc.hint, is_outage=True) from None
         usage = {name: usage[name] + answer.usage.get(name, 0) for name in USAGE_FIELDS}
         result = _understand(answer.text, schema)
         if isinstance(result, ParsedReply):
-            return Extracted(result.output, usage, (*attempts, Try(answer.text, "")))
-        attempts.append(Try(answer.text, result))
+            return Extracted(result.output, usage)
         again = f"That was not accepted: {result}. Send the corrected JSON object, without any other text."
         messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": again}]
     raise ExtractError(
-        f"the extract model {endpoint.model!r} found no output that fits the schema: {attempts[-1].problem}",
+        f"the extract model {endpoint.model!r} found no output that fits the schema: {result}",
         raw=raw,
-        attempts=attempts,
         usage=usage,
         hint="Answer for the role yourself, or resume the thread to ask its agent again.",
     )

@@ -108,7 +108,7 @@ async def _play(
         why = "; ".join([found.reason, *found.misfits])
         raise ExtractError(
             f"the answer could not be read ({why}), and {error.message}", raw=answer.text,
-            attempts=error.attempts, usage=error.usage, hint=error.hint, is_outage=error.is_outage,
+            usage=error.usage, hint=error.hint, is_outage=error.is_outage,
         ) from error  # fmt: skip
     attempt.add_usage(usage)
     return attempt.understand(reply.ParsedReply(output, answer.text))
