@@ -559,7 +559,8 @@ class Thread:
         If it is a person's turn, the words become the output of that person's role (see `from_words`). If the words do
         not fit, the error says what the role must deliver. If it is not a person's turn, the role that waits or was
         interrupted is called again with the words. If the thread has ended, the words and a summary of this thread
-        start another thread of the same workflow, which is returned. The other arguments are the same as for `answer`.
+        start another thread of the same workflow, which is returned. The other arguments are the same as for `answer`;
+        who starts a thread is not recorded.
         """
         if not text.strip():
             raise UsageError("nothing was said", hint="Write what the role needs to know.")
@@ -571,7 +572,8 @@ class Thread:
             heard = conversation.receive(self.state.cwd or self.rolecall.folder, self.id, text)
             self.notice, text = heard.notice, conversation.attach(text, heard.context)
         if self.has_ended:
-            return self._follow_up(text)
+            self._ref_at(head)
+            return self._follow_up(text, by, is_run_here)
         question = self.question()
         due, role = question.due, question.role
         if due is None or role is None or not self.is_person(due.role):
@@ -598,9 +600,9 @@ class Thread:
         ref = self._store.ref(f"{_NEXT}{self.id}")
         return self.rolecall.thread_if_any(ref.state["thread"]) if ref else None
 
-    def _follow_up(self, text: str) -> Thread:
+    def _follow_up(self, text: str, by: Mapping[str, str] | None, is_run_here: bool) -> Thread:
         if (there := self.next) is not None:
-            return there.say(text)
+            return there.say(text, by=by, is_run_here=is_run_here)
         state, chain = self.state, self._chain
         last = next((step for step in chain if not step.role.startswith("$")), None)
         told = [f"{last.role} answered:", last.body or report.pretty(last.output)] if last else []
