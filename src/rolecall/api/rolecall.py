@@ -794,26 +794,15 @@ class Rolecall:
         return checked.playbook
 
     def _load_version(self, name: str) -> Playbook:
-        """Load a workflow by its name, path or id, or load a stored version of a name. NAME@PREVIOUS is the newest
-        version that differs from the current one. NAME@VERSION is the newest version that has this version string, or
-        whose id begins with VERSION."""
+        """Load a workflow as `load_workflow` does. In addition, NAME@PREVIOUS is the newest stored version that differs
+        from the current one."""
         base, at, wanted = name.rpartition("@")
-        if not at or registry.is_path(name):
+        if not at or wanted.upper() != "PREVIOUS" or registry.is_path(name):
             return self.load_workflow(name).playbook
-        known = self.versions(base)
-        if wanted.upper() == "PREVIOUS":
-            current = self.id_of(self.load_workflow(base).playbook)
-            chosen = [one.node for one in known if one.node != current]
-        else:
-            chosen = [one.node for one in known if wanted and one.version == wanted]
-            chosen += [one.node for one in known if wanted and one.node.startswith(wanted.upper())]
-        if not chosen:
-            listed = ", ".join(dict.fromkeys(f"{base}@{one.version or one.node}" for one in known[:5]))
-            raise NotFound(
-                f"the workflow {base!r} has no version {wanted!r}{f', but {listed}' if listed else ''}",
-                hint=Hint("Put versions under their name, and list them", "workflow_history", workflow=base),
-            )
-        return self.load_workflow(chosen[0]).playbook
+        current = self.id_of(self.load_workflow(base).playbook)
+        return self.load_workflow(
+            registry.find_version(self.store_if_any, base, wanted, current=current)
+        ).playbook
 
     # -- workflows of other projects --
 

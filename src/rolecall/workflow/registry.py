@@ -127,14 +127,17 @@ def compute_node(playbook: Playbook) -> Node:
 
 
 def find(store: Store | None, text: str, *, folder: str) -> Found:
-    """Find the workflow that `text` names, or raise `NotFound`. Without a store, only files are found, including those
-    of the gallery."""
+    """Find the workflow that `text` names, or raise `NotFound`. NAME@VERSION names a stored version of a name. Without
+    a store, only files are found, including those of the gallery."""
     if not text:
         raise UsageError("a workflow needs a name, a path or an id")
     if store is not None and is_node_id(text) and store.has(text):
         return Found(text, None)
     if is_path(text):
         return Found(None, find_file(text, folder=folder))
+    name, at, version = text.rpartition("@")
+    if at:
+        return Found(find_version(store, name, version), None)
     for path in project_files(folder):
         if name_of(path) == text:
             return Found(None, path)
@@ -225,6 +228,25 @@ def history(store: Store, name: str) -> list[Version]:
         version = str(workflow_node(store, move.target).payload.get("version", ""))
         versions.append(Version(move.target, move.at, version, is_current=not versions))
     return versions
+
+
+def find_version(store: Store | None, name: str, wanted: str, *, current: str = "") -> str:
+    """Return the newest version of a name whose version string is `wanted`, or else the newest whose id begins with
+    `wanted`. If `current` is given, PREVIOUS means the newest version that differs from it. Raise `NotFound` if there
+    is no such version."""
+    known = history(store, name) if store is not None else []
+    if current and wanted.upper() == "PREVIOUS":
+        chosen = [one.node for one in known if one.node != current]
+    else:
+        chosen = [one.node for one in known if wanted and one.version == wanted]
+        chosen += [one.node for one in known if wanted and one.node.startswith(wanted.upper())]
+    if not chosen:
+        listed = ", ".join(dict.fromkeys(f"{name}@{one.version or one.node}" for one in known[:5]))
+        raise NotFound(
+            f"the workflow {name!r} has no version {wanted!r}{f', but {listed}' if listed else ''}",
+            hint=Hint("Put versions under their name, and list them", "workflow_history", workflow=name),
+        )
+    return chosen[0]
 
 
 def _is_name(text: str) -> bool:
