@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
+from processes import wait_for_environment
 
 from rolecall.agents import process
 from rolecall.agents.process import Exit, Started
@@ -139,11 +139,7 @@ def test_a_run_is_told_from_one_of_the_same_name_in_another_run(tmp_path: Path) 
 
     def look(child: Started) -> None:
         own.append(child.pid)
-        # The kernel shows the environment of a program a moment after it has begun the program.
-        environment, deadline = Path(f"/proc/{child.pid}/environ"), time.monotonic() + BOUND
-        while not environment.read_bytes():
-            assert time.monotonic() < deadline
-            os.sched_yield()
+        wait_for_environment(child.pid)
         for path in (
             thread,
             f"{here}/{thread}",
@@ -370,6 +366,7 @@ def test_what_a_killed_runner_left_behind_can_be_ended_by_its_run(tmp_path: Path
     dead = subprocess.run([*runner, *hanging], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=BOUND)
     assert dead.returncode == -signal.SIGKILL
     pid, run_id = dead.stdout.split()
+    wait_for_environment(int(pid))
     assert process.survivors(run_id) == [int(pid)]
     assert asyncio.run(process.end_leftovers(run_id)) == ()
     assert not is_running(int(pid))

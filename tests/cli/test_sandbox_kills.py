@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,10 @@ def find_inside(command: int) -> list[int]:
     outside, found = os.readlink(f"/proc/{command}/ns/user"), [command]
     for pid in found:
         for task in Path(f"/proc/{pid}/task").iterdir():
-            found += [int(word) for word in (task / "children").read_text().split()]
+            with suppress(
+                FileNotFoundError, ProcessLookupError
+            ):  # a thread of the command that has just ended
+                found += [int(word) for word in (task / "children").read_text().split()]
     own = {os.readlink(f"/proc/{pid}/ns/user") for pid in found} - {outside}
     everybody = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [pid for pid in everybody if read_namespace(pid) in own]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fakeagent import executable
+from processes import wait_for_environment
 from terminal import Terminal
 
 from rolecall.agents import process
@@ -173,6 +174,14 @@ def until(child: subprocess.Popen[str], kind: str) -> dict[str, Any]:
             if event.get("event") == kind:
                 return event
     raise AssertionError(f"no {kind}: {child.communicate()}")
+
+
+def await_process(child: subprocess.Popen[str]) -> str:
+    """Wait until the agent's program has begun, and return its run."""
+    started = until(child, "process")
+    wait_for_environment(started["pid"])
+    run: str = started["run"]
+    return run
 
 
 @contextmanager
@@ -895,7 +904,7 @@ def test_a_reader_that_goes_away_stops_the_run_and_loses_nothing(flow: Flow) -> 
 def test_a_killed_process_leaves_no_agent_behind_and_the_thread_continues(flow: Flow) -> None:
     ident = flow.start(None)
     child = flow.spawn("run", ident, "--agent", "command:sleep 1000")
-    run = until(child, "process")["run"]
+    run = await_process(child)
     child.kill()
     child.communicate()
     assert process.survivors(run) != []
@@ -926,7 +935,7 @@ def test_kill_ends_the_thread_and_the_process_that_runs_it(
 def test_kill_ends_a_process_that_hears_no_signal_and_its_agent(flow: Flow) -> None:
     ident = flow.start(None)
     child = flow.spawn("run", ident, "--agent", "command:sleep 1000")
-    run = until(child, "process")["run"]
+    run = await_process(child)
     flow.send_between_writes(child, signal.SIGSTOP)  # as deaf as code that never returns to the interpreter
     assert flow.thread("kill", ident)["process"] == child.pid
     child.communicate(timeout=60)
@@ -954,7 +963,7 @@ def test_a_runner_that_no_signal_reaches_notices_that_its_thread_was_killed(
 def test_kill_ends_the_agent_of_a_process_that_is_gone(flow: Flow) -> None:
     ident = flow.start(None)
     child = flow.spawn("run", ident, "--agent", "command:sleep 1000")
-    run = until(child, "process")["run"]
+    run = await_process(child)
     child.kill()
     child.communicate()
     assert flow.thread("kill", ident)["process"] is None
@@ -964,7 +973,7 @@ def test_kill_ends_the_agent_of_a_process_that_is_gone(flow: Flow) -> None:
 def test_an_asynchronous_program_can_kill_a_thread_whose_process_is_gone(flow: Flow) -> None:
     ident = flow.start(None)
     child = flow.spawn("run", ident, "--agent", "command:sleep 1000")
-    run = until(child, "process")["run"]
+    run = await_process(child)
     child.kill()
     child.communicate()
 

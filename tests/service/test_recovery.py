@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from processes import stop_between_writes
 from servicestage import PATIENCE, PROGRAM, STEPS, Service, done, gone, served
 
 from rolecall.service import control, recovery
@@ -348,7 +349,7 @@ def test_a_person_who_takes_over_a_thread_before_the_service_sees_that_its_worke
     name = service.enter(service.workflow(), service.script({"hang": True}))
     service.event(name, "step_started")
     assert service.process is not None
-    os.kill(service.process.pid, signal.SIGSTOP)
+    stop_between_writes(service.process.pid, service.home / "store.db")
     kill(worker_of(service, name))
 
     fifo = service.work / "gate"

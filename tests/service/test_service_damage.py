@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import stop_between_writes
 from servicestage import STEPS, Service, done
 
 from rolecall.service import control
@@ -54,7 +55,7 @@ def test_a_thread_that_is_damaged_while_its_step_runs_stands_in_nobodys_way(asle
     asleep.event(name, "process")
     spoil(asleep, f"thread/{name}")
     assert asleep.process is not None
-    asleep.process.send_signal(signal.SIGSTOP)  # it hears both at once
+    stop_between_writes(asleep.process.pid, asleep.home / "store.db")  # it hears both at once
     control.poke(str(asleep.home))  # every thread that runs is looked at, as it is now and then
     other = asleep.enter(flow, asleep.script(done("end")))
     asleep.process.send_signal(signal.SIGCONT)

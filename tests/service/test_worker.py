@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
+from processes import stop_between_writes
 from servicestage import PATIENCE, STEPS, Service, done, gone, is_living, served
 
 from rolecall.threads import thread
@@ -243,7 +244,7 @@ def test_a_process_that_dies_before_it_reads_its_order_costs_the_thread_nothing(
     assert service.ended(service.enter(service.workflow(), script)) == ["completed"]
     ((idle, _),) = read_lines(service)
     with suppress(ProcessLookupError):  # on a busy machine it may have ended by now
-        os.kill(int(idle), signal.SIGSTOP)  # it waits for an order, and holds no lock
+        stop_between_writes(int(idle), service.home / "store.db")
     name = service.enter(service.workflow(), script)
     deadline = time.monotonic() + PATIENCE
     while service.status()["running"] == [] and service.thread_status(name) != "completed":
