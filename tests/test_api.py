@@ -615,25 +615,51 @@ def test_a_run_that_cannot_begin_says_why(rc: rolecall.Rolecall, monkeypatch: py
             follow(thread.run())
 
 
-def test_ctrl_c_while_waiting_ends_the_agent(tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    os.mkfifo(started)
-    (tmp_path / "agent.sh").write_text(f"echo $$ >{started}; exec sleep 600\n")
+# As if Ctrl-C had come just before the main thread began to wait: nothing interrupts the wait.
+CTRL_C_MISSED = (
+    "interrupt = lambda: (open('interrupt').read(), signal.pthread_kill(threading.get_ident(), signal.SIGINT))\n"
+    "threading.Thread(target=interrupt, daemon=True).start()\n"
+)
+whether_noticed = pytest.mark.parametrize("is_noticed", [True, False], ids=["", "missed by the main thread"])
+
+
+FOLLOW = """
+for event in run:
+    if event.kind == "text":  # the last event before Ctrl-C
+        print(event.body["text"], file=open("started", "w"))
+"""
+
+
+@whether_noticed
+@pytest.mark.parametrize(("begin", "wait"), [("echo $$ >'{}'", "run.wait()"), ("echo $$", FOLLOW)])
+def test_ctrl_c_while_waiting_ends_the_agent(tmp_path: Path, begin: str, wait: str, is_noticed: bool) -> None:
+    os.mkfifo(started := tmp_path / "started")
+    os.mkfifo(tmp_path / "interrupt")
+    (tmp_path / "agent.sh").write_text(f"{begin.format(started)}; exec sleep 600\n")
     program = (
-        "import rolecall, signal\n"
+        "import rolecall, signal, threading\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it\n"
+        f"{'' if is_noticed else CTRL_C_MISSED}"
         f"agent = 'command:sh {tmp_path}/agent.sh'\n"
         "role = rolecall.Role(agent, 'Wait.', {'type': 'object'})\n"
         "workflow = rolecall.Workflow('wait-long', {'waiter': role}, lambda context: 'waiter')\n"
         f"rc = rolecall.open({str(tmp_path / 'store.db')!r})\n"
-        "rc.start(workflow, 'go').run().wait()\n"
+        "run = rc.start(workflow, 'go').run()\n"
+        f"{wait}\n"
     )
     running = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.PIPE)
     pid = int(started.read_text())
-    running.send_signal(signal.SIGINT)
+    press_ctrl_c(running, tmp_path, is_noticed)
     assert b"KeyboardInterrupt" in running.communicate(timeout=60)[1]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def press_ctrl_c(running: subprocess.Popen[bytes], folder: Path, is_noticed: bool) -> None:
+    if is_noticed:
+        running.send_signal(signal.SIGINT)
+    else:
+        (folder / "interrupt").write_text("")
 
 
 def leave(folder: Path, end: str) -> str:
@@ -690,25 +716,19 @@ def test_a_program_that_ends_waits_for_its_runs(tmp_path: Path, end: str) -> Non
 
 
 @at_each_end
-@pytest.mark.parametrize("is_noticed", [True, False], ids=["", "missed by the main thread"])
+@whether_noticed
 def test_ctrl_c_stops_the_runs_for_which_a_program_waits_at_its_end(
     tmp_path: Path, end: str, is_noticed: bool
 ) -> None:
     os.mkfifo(started := tmp_path / "started")
     (tmp_path / "agent.sh").write_text(f"echo $$ >{started}; exec sleep 600\n")
+    os.mkfifo(tmp_path / "interrupt")
     program = leave(tmp_path, end)
-    if not is_noticed:  # as if the signal had come just before the wait: nothing interrupts the wait
-        os.mkfifo(tmp_path / "interrupt")
-        interrupt = "open('interrupt').read(), signal.pthread_kill(threading.get_ident(), signal.SIGINT)"
-        program = program.replace(
-            "is_left =", f"threading.Thread(target=lambda: ({interrupt}), daemon=True).start()\nis_left =", 1
-        )
+    if not is_noticed:
+        program = program.replace("is_left =", f"{CTRL_C_MISSED}is_left =", 1)
     running = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.PIPE)
     pid = int(started.read_text())
-    if is_noticed:
-        running.send_signal(signal.SIGINT)
-    else:
-        (tmp_path / "interrupt").write_text("")
+    press_ctrl_c(running, tmp_path, is_noticed)
     assert b"KeyboardInterrupt" in running.communicate(timeout=60)[1]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

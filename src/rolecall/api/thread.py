@@ -886,7 +886,7 @@ class Run:
     def __iter__(self) -> Iterator[Event]:
         self._followed.set()
         try:
-            while (event := self._events.get()) is not None:
+            while (event := self._next_event()) is not None:
                 yield event
         finally:
             self.stop()
@@ -909,9 +909,16 @@ class Run:
                 self._loop.call_soon_threadsafe(self._cancel.set)
         self._over.wait()  # `join` counts a thread as ended once Ctrl-C has interrupted it
 
+    # Both waits have a timeout, because a wait without one would not notice a Ctrl-C that came just before the wait.
+
+    def _next_event(self) -> Event | None:
+        while True:
+            with suppress(queue.Empty):
+                return self._events.get(timeout=1.0)
+
     def _wait_until_over(self) -> None:
         while not self._over.wait(1.0):
-            pass  # a wait without a timeout would not notice a Ctrl-C that came just before the wait
+            pass
 
     def _wait_at_exit(self) -> None:
         try:
