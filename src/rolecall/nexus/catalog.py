@@ -8,17 +8,17 @@ malformed files and, once all are well formed, contradictions between them. Noth
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from rolecall.errors import NotFound, UsageError
 from rolecall.nexus import macros, vocabulary
 from rolecall.nexus.overview import TASK_STATUSES
 from rolecall.nexus.tags import ANY_VARIANT
-from rolecall.nexus.vocabulary import ID, SENTENCE, Fields, Vocabulary, VocabularyReader, require
+from rolecall.nexus.vocabulary import ID, SENTENCE, Vocabulary, VocabularyReader, require
 from rolecall.settings.capabilities import RESTRICTIONS
-from rolecall.settings.form import Anything, Choice, Field, Flag, Form, ListOf, Section, Text, did_you_mean
+from rolecall.settings.form import Anything, Choice, Field, Flag, Form, ListOf, Record, Text, did_you_mean
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
@@ -117,36 +117,28 @@ def load(folder: str | os.PathLike[str] | None = None) -> Catalog:
     manifest = reader.json(_MANIFEST, _MANIFEST_FORM)
     if manifest is None:
         raise _refusal(reader)
-    for kind in _FORMS:
-        ids = [entry["id"] for entry in manifest[kind]]
+    for kind, listed in (("agents", manifest.agents), ("skills", manifest.skills)):
+        ids = [entry.id for entry, _ in listed]
         for message in _find_repeats(ids):
             reader.report(_MANIFEST, (kind,), message)
         for id in _list_ids(reader, kind):
             if id not in ids:
                 reader.report(_meta(kind, id), (), f"the manifest does not name it among its {kind}")
-    index = {kind: {entry["id"]: entry for entry in manifest[kind]} for kind in _FORMS}
-    return _read(reader, index, version=manifest["nexus_core_version"])
+    return _read(reader, manifest)
 
 
 @cache
 def _load_own() -> Catalog:
-    reader = VocabularyReader(OWN_FOLDER)
-    return _read(reader, {kind: dict.fromkeys(_list_ids(reader, kind)) for kind in _FORMS}, version="")
+    return _read(VocabularyReader(OWN_FOLDER), None)
 
 
-def _read(
-    reader: VocabularyReader, index: Mapping[str, Mapping[str, Fields | None]], *, version: str
-) -> Catalog:
-    """Read the agents and skills in `index`: manifest entries by id, or None without a manifest."""
+def _read(reader: VocabularyReader, manifest: _Manifest | None) -> Catalog:
     words = vocabulary.read(reader)
-    found = {
-        kind: {id: _describe(reader, kind, id, entry) for id, entry in entries.items()}
-        for kind, entries in index.items()
-    }
+    agents = _read_kind(reader, "agents", _AGENT, manifest and manifest.agents)
+    skills = _read_kind(reader, "skills", _SKILL, manifest and manifest.skills)
     if words is None or reader.problems:
         raise _refusal(reader)
-    agents = {id: CatalogAgent(**fields) for id, fields in found["agents"].items()}
-    skills = {id: Skill(**fields) for id, fields in found["skills"].items()}
+    version = manifest.nexus_core_version if manifest else ""
     catalog = Catalog(reader.folder, version, words, agents, skills)
     _check(catalog, reader)
     if reader.problems:
@@ -161,30 +153,32 @@ def _refusal(reader: VocabularyReader) -> UsageError:
 
 # -- agents and skills --
 
-_Fields = dict[str, Field | Form[Any]]
-_FORMS: Mapping[str, _Fields] = {
-    "agents": {
-        **require(
-            id=ID,
-            name=SENTENCE,
-            description=SENTENCE,
-            category=Choice(*vocabulary.CATEGORIES),
-            capabilities=ListOf(ID),
-            resume_tier=Choice(*vocabulary.RESUME_TIERS),
-            model_tier=Choice(*vocabulary.MODEL_TIERS),
-        ),
-        "task": SENTENCE,
-        "alias_ko": SENTENCE,
-    },
-    "skills": {
-        **require(id=ID, name=SENTENCE, description=SENTENCE),
-        "triggers": ListOf(ID, "a list of at least one tag", least=1),
-        "manual_only": Flag(),
-        "summary": Text("text of 10 to 120 characters", least=10, most=120),
-        "harness_docs_refs": ListOf(SENTENCE),
-        "alias_ko": SENTENCE,
-    },
+_AGENT_FIELDS: Mapping[str, Field | Form[Any]] = {
+    **require(
+        id=ID,
+        name=SENTENCE,
+        description=SENTENCE,
+        category=Choice(*vocabulary.CATEGORIES),
+        capabilities=ListOf(ID),
+        resume_tier=Choice(*vocabulary.RESUME_TIERS),
+        model_tier=Choice(*vocabulary.MODEL_TIERS),
+    ),
+    "task": SENTENCE,
+    "alias_ko": SENTENCE,
 }
+_SKILL_FIELDS: Mapping[str, Field | Form[Any]] = {
+    **require(id=ID, name=SENTENCE, description=SENTENCE),
+    "triggers": ListOf(ID, "a list of at least one tag", least=1),
+    "manual_only": Flag(),
+    "summary": Text("text of 10 to 120 characters", least=10, most=120),
+    "harness_docs_refs": ListOf(SENTENCE),
+    "alias_ko": SENTENCE,
+}
+_AGENT = Record(partial(CatalogAgent, body=""), "the file", _AGENT_FIELDS)
+_SKILL = Record(partial(Skill, body=""), "the file", _SKILL_FIELDS)
+A = TypeVar("A", CatalogAgent, Skill)
+Listed: TypeAlias = "tuple[A, str]"
+"""An agent or a skill as a manifest lists it, without its body, and the hash of the body."""
 
 
 def _list_ids(reader: VocabularyReader, kind: str) -> list[str]:
@@ -198,28 +192,36 @@ def _list_ids(reader: VocabularyReader, kind: str) -> list[str]:
     return sorted(name for name in names if os.path.isfile(os.path.join(folder, name, "meta.yml")))
 
 
-def _describe(reader: VocabularyReader, kind: str, id: str, entry: Fields | None) -> Fields:
-    """Return the fields of an agent or a skill, including its body."""
-    file, body_file = _meta(kind, id), _body(kind, id)
-    meta, content = reader.yaml(file, Section("the file", _FORMS[kind])), reader.raw(body_file)
-    body = reader.decode(body_file, content)
-    if body is not None and not body.strip():
-        reader.report(body_file, (), "the body is empty")
-    if content is not None and entry is not None:
-        found = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        if found != entry["body_hash"]:
-            message = f"the body is not the one of the manifest: it has {found}, not {entry['body_hash']}"
-            hint = "Install the package again, or update its manifest if the body was changed on purpose."
-            reader.report(body_file, (), message, hint)
-    if meta is None or body is None:
-        return {}
-    if meta["id"] != id:
-        reader.report(file, ("id",), f"must be {id!r}, the name of its folder, not {meta['id']!r}")
-    stated = meta if entry is None else {key: value for key, value in entry.items() if key != "body_hash"}
-    for key in sorted({*meta, *stated}):
-        if meta.get(key) != stated.get(key):
-            reader.report(file, (key,), f"it has {meta.get(key)!r}, but the manifest has {stated.get(key)!r}")
-    return {**meta, "body": body}
+def _read_kind(
+    reader: VocabularyReader, kind: str, form: Record[A], listed: Sequence[Listed[A]] | None
+) -> dict[str, A]:
+    """Read all agents or all skills, including their bodies. `listed` are those of the manifest, if there is one."""
+    entries = None if listed is None else {entry.id: (entry, digest) for entry, digest in listed}
+    found: dict[str, A] = {}
+    for id in _list_ids(reader, kind) if entries is None else entries:
+        file, body_file = _meta(kind, id), _body(kind, id)
+        meta, content = reader.yaml(file, form), reader.raw(body_file)
+        body = reader.decode(body_file, content)
+        if body is not None and not body.strip():
+            reader.report(body_file, (), "the body is empty")
+        if content is not None and entries is not None:
+            digest, wanted = f"sha256:{hashlib.sha256(content).hexdigest()}", entries[id][1]
+            if digest != wanted:
+                message = f"the body is not the one of the manifest: it has {digest}, not {wanted}"
+                hint = "Install the package again, or update its manifest if the body was changed on purpose."
+                reader.report(body_file, (), message, hint)
+        if meta is None or body is None:
+            continue
+        if meta.id != id:
+            reader.report(file, ("id",), f"must be {id!r}, the name of its folder, not {meta.id!r}")
+        if entries is not None:
+            ours, theirs = meta._asdict(), entries[id][0]._asdict()
+            for key in sorted(ours):
+                if ours[key] != theirs[key]:
+                    message = f"it has {ours[key]!r}, but the manifest has {theirs[key]!r}"
+                    reader.report(file, (key,), message)
+        found[id] = meta._replace(body=body)
+    return found
 
 
 def _meta(kind: str, id: str) -> str:
@@ -279,17 +281,32 @@ _MANIFEST = "manifest.json"
 _HASH = Text("sha256: and 64 hexadecimal digits", pattern="sha256:[a-f0-9]{64}")
 
 
-# The manifest contains only an incomplete copy of the vocabulary, so the vocabulary's own files are read instead.
-_MANIFEST_FORM = Section(
+class _Manifest(NamedTuple):
+    nexus_core_version: str
+    nexus_core_commit: str
+    schema_contract_version: str
+    agents: Sequence[Listed[CatalogAgent]]
+    skills: Sequence[Listed[Skill]]
+    vocabulary: object
+    """An incomplete copy of the vocabulary, whose own files are read instead."""
+
+
+def _list_as(make: Callable[..., A], fields: Mapping[str, Field | Form[Any]]) -> Form[tuple[Listed[A], ...]]:
+    def make_listed(body_hash: str, **values: Any) -> Listed[A]:
+        return make(body="", **values), body_hash
+
+    return ListOf(Record(make_listed, "the entry", {**fields, **require(body_hash=_HASH)}))
+
+
+_MANIFEST_FORM = Record(
+    _Manifest,
     "the manifest",
     require(
         nexus_core_version=Text("a version such as 0.10.0", pattern=r"[0-9]+\.[0-9]+\.[0-9]+(-[a-z0-9.-]+)?"),
         nexus_core_commit=Text("the id of a commit", pattern="[a-f0-9]{7,40}"),
         schema_contract_version=Text("a version such as 0.10", pattern=r"[0-9]+\.[0-9]+"),
-        **{
-            kind: ListOf(Section("the entry", {**fields, **require(body_hash=_HASH)}))
-            for kind, fields in _FORMS.items()
-        },
+        agents=_list_as(CatalogAgent, _AGENT_FIELDS),
+        skills=_list_as(Skill, _SKILL_FIELDS),
         vocabulary=Anything(),
     ),
 )

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rolecall.nexus.tags import Tag
 from rolecall.settings import form, yaml12
 from rolecall.settings.capabilities import RESTRICTIONS
-from rolecall.settings.form import At, Choice, Field, Flag, Form, ListOf, Reading, Record, Section, Text
+from rolecall.settings.form import At, Choice, Field, Flag, Form, ListOf, Reading, Record, Text
 from rolecall.settings.yaml12 import Path, Position, Problem, YamlNode
 
 CATEGORIES = ("how", "do", "check")
@@ -23,8 +23,6 @@ RESUME_TIERS = ("persistent", "bounded", "ephemeral")
 MODEL_TIERS = ("high", "standard")
 MAX_BYTES = 1_000_000
 """The maximum size of a file in bytes."""
-Fields: TypeAlias = dict[str, Any]
-"""The fields of a record, by name."""
 T = TypeVar("T")
 
 
@@ -172,14 +170,7 @@ _EXCEPTION = require(id=_DOTTED, applies_when=SENTENCE, treatment=SENTENCE, rati
 _ENTRY = _keep(Entry, "id", "description")
 _MAKE_CAPABILITY = _keep(Capability, "id", "blocks_semantic_classes")
 _MAKE_INVOCATION = _keep(Invocation, "id", "semantic_params")
-_PARTS: Mapping[str, Form[Any]] = {
-    "capabilities": Record(_MAKE_CAPABILITY, "a capability", {**_SIMPLE, **_CAPABILITY}),
-    "categories": Record(_ENTRY, "a category", _SIMPLE),
-    "resume_tiers": Record(_ENTRY, "a resume tier", _SIMPLE),
-    "tags": Record(Tag, "a tag", {**_SIMPLE, **_TAG}),
-    "invocations": Record(_MAKE_INVOCATION, "an invocation", {**_SIMPLE, **_INVOCATION}),
-    "task_exceptions": Record(_ENTRY, "a task exception", {**_SIMPLE, **_EXCEPTION}),
-}
+W = TypeVar("W", Capability, Entry, Tag, Invocation)
 
 
 def file_of(part: str) -> str:
@@ -188,18 +179,41 @@ def file_of(part: str) -> str:
 
 def read(reader: VocabularyReader) -> Vocabulary | None:
     """Read the vocabulary in the reader's folder. Return None if a file is malformed."""
-    parts: dict[str, Fields] = {}
-    for key, entry_form in _PARTS.items():
-        whole = Section("the file", require(**{key: ListOf(entry_form)}))
-        entries = reader.yaml(file_of(key), whole)
-        if entries is None:
-            continue
-        parts[key] = {}
-        for index, entry in enumerate(entries[key]):
-            if entry.id in parts[key]:
-                reader.report(file_of(key), (key, index, "id"), f"the id {entry.id!r} is given twice")
-            parts[key][entry.id] = entry
-    return Vocabulary(**parts) if len(parts) == len(_PARTS) else None
+    capability = Record(_MAKE_CAPABILITY, "a capability", {**_SIMPLE, **_CAPABILITY})
+    capabilities = _read_part(reader, "capabilities", capability)
+    categories = _read_part(reader, "categories", Record(_ENTRY, "a category", _SIMPLE))
+    tiers = _read_part(reader, "resume_tiers", Record(_ENTRY, "a resume tier", _SIMPLE))
+    tags = _read_part(reader, "tags", Record(Tag, "a tag", {**_SIMPLE, **_TAG}))
+    invocation = Record(_MAKE_INVOCATION, "an invocation", {**_SIMPLE, **_INVOCATION})
+    invocations = _read_part(reader, "invocations", invocation)
+    exception = Record(_ENTRY, "a task exception", {**_SIMPLE, **_EXCEPTION})
+    exceptions = _read_part(reader, "task_exceptions", exception)
+    if (
+        capabilities is None
+        or categories is None
+        or tiers is None
+        or tags is None
+        or invocations is None
+        or exceptions is None
+    ):
+        return None
+    return Vocabulary(capabilities, categories, tiers, tags, invocations, exceptions)
+
+
+def _read_part(reader: VocabularyReader, part: str, entry_form: Form[W]) -> dict[str, W] | None:
+    """Return the entries of one file by their ids, or None if the file is malformed."""
+    whole: Record[tuple[W, ...]] = Record(
+        lambda **fields: fields[part], "the file", require(**{part: ListOf(entry_form)})
+    )
+    entries = reader.yaml(file_of(part), whole)
+    if entries is None:
+        return None
+    found: dict[str, W] = {}
+    for index, entry in enumerate(entries):
+        if entry.id in found:
+            reader.report(file_of(part), (part, index, "id"), f"the id {entry.id!r} is given twice")
+        found[entry.id] = entry
+    return found
 
 
 def check(vocabulary: Vocabulary, reader: VocabularyReader) -> None:
