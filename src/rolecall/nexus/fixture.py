@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import NoneType
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from rolecall.errors import UsageError
 from rolecall.nexus import documented, expectation, project_paths
 from rolecall.settings import form
-from rolecall.settings.form import At, Choice, Field, Form, ListOf, MapOf, Record, Section, Text, Unreadable
+from rolecall.settings.form import At, Choice, Field, Form, ListOf, MapOf, Record, Text, Unreadable
 from rolecall.settings.yaml12 import Position, YamlNode
 from rolecall.store.canonical import JsonObject
 
@@ -77,22 +77,26 @@ class FixtureStep(NamedTuple):
     description: str = ""
 
 
+class Coverage(NamedTuple):
+    """The fields that a case checks, by state file and by tool."""
+
+    state_schemas: Mapping[str, Sequence[str]] = {}
+    return_value: Mapping[str, Sequence[str]] = {}
+    description: str = ""
+
+
 class Case(NamedTuple):
     test_id: str
     description: str
-    covers: Fields
-    precondition: Mapping[str, Fields] = _NONE
+    covers: Coverage
+    before: Fields = _NONE
+    """The files at the start of the case."""
     action: FixtureCall | None = None
     event: FixtureEvent | None = None
     steps: tuple[FixtureStep, ...] = ()
     postcondition: Expected = Expected("postcondition")
     uncovered_params: tuple[str, ...] = ()
     file: str = ""
-
-    @property
-    def before(self) -> Fields:
-        """The files at the start of the case."""
-        return self.precondition.get("state_files", {})
 
     @property
     def all_steps(self) -> tuple[FixtureStep, ...]:
@@ -242,8 +246,8 @@ class _Files(MapOf[object]):
         return super().read(value, at)
 
 
-def _check_covers(covers: Fields, at: At) -> None:
-    if not covers.get("state_schemas") and not covers.get("return_value"):
+def _check_covers(covers: Coverage, at: At) -> None:
+    if not covers.state_schemas and not covers.return_value:
         at.report("it must name a field in state_schemas or return_value")
 
 
@@ -278,6 +282,9 @@ _AFTER: Mapping[str, Form[Any]] = {
 }
 _MAP = MapOf(_WORDS)
 _COVERS: Mapping[str, Form[Any]] = {"state_schemas": _MAP, "return_value": _MAP, "description": _TEXT}
+_PRECONDITION: Record[Fields] = Record(
+    lambda state_files=_NONE: state_files, "the precondition", {"state_files": _Files(_CONTENT)}
+)
 _CASE: Record[Case] = Record(
     Case,
     "a case",
@@ -285,9 +292,9 @@ _CASE: Record[Case] = Record(
         **_ACT,
         "test_id": _require(Text(pattern="[a-z][a-z0-9_-]*")),
         "description": _require(Text(least=10)),
-        "covers": _require(Section("covers", _COVERS, check=_check_covers)),
+        "covers": _require(Record(Coverage, "covers", _COVERS, check=_check_covers)),
         "uncovered_params": _WORDS,
-        "precondition": Section("the precondition", {"state_files": _Files(_CONTENT)}),
+        "precondition": Field(_PRECONDITION, to="before"),
         "steps": ListOf(Record(FixtureStep, "a step", _STEP), least=1),
         "postcondition": Record(partial(Expected, "postcondition"), "the postcondition", _AFTER),
     },
