@@ -40,7 +40,8 @@ _WITH = {
 
 
 def word(hint: str, tools: Collection[str]) -> str:
-    """Return a hint worded with the names of `tools`. Plain advice is returned unchanged."""
+    """Return a hint worded with the names of `tools`. Plain advice is returned unchanged. If no tool carries out the
+    hint, return only the advice before it, which is also useful alone."""
     if not isinstance(hint, Hint):
         return hint
     if hint.code == "trust_workflow":  # only a person may decide to trust a workflow

@@ -86,7 +86,7 @@ def show_workflow(place: ToolContext, _caller: Caller, /, workflow: str, detail:
         node, path = _find_workflow(place, rolecall, workflow)
         if path is None or not path.endswith(".py"):
             shown = dict(rolecall.workflow(path or str(node)))
-            if not detail:  # leave out the goals and schemas of the roles
+            if not detail:  # leave out the prompts and schemas of the roles
                 roles = shown.get("roles", {})
                 shown = {
                     key: shown[key] for key in ("name", "description", "graph", "limits") if key in shown

@@ -96,7 +96,7 @@ _WORKFLOW = """\
 name: warm-up
 description: Is played once, in a store that is thrown away.
 roles:
-  worker: {description: Works., goal: Work., frontmatter: {type: object, properties: {$status: {const: done}}}}
+  worker: {description: Works., prompt: Work., schema: {type: object, properties: {$status: {const: done}}}}
 graph: {$START: worker, worker: {done: $END}}
 """
 

@@ -267,9 +267,9 @@ def describe_join(output: View) -> str:
 
 
 def step_markdown(
-    step: View, *, goal: str = "", phrase: Callable[[Hint], str] = Hint.call, unfolded: int | None = 0
+    step: View, *, role_prompt: str = "", phrase: Callable[[Hint], str] = Hint.call, unfolded: int | None = 0
 ) -> str:
-    """Render one step as `thread read` shows it. `goal` is the purpose of the step's role, shown once per role.
+    """Render one step as `thread read` shows it. `role_prompt` is the prompt of the step's role, shown once per role.
     `phrase` words the hint on how to read more. `unfolded` is the number of group members shown in full, or None for
     all."""
     parts = [f"## {heading(step)}", f"*{' · '.join([*facts(step), step['id']])}*"]
@@ -281,8 +281,8 @@ def step_markdown(
     if step["role"] == FORK:
         parts.append(f"The fork begins here (from {step['output']['from']}).")
         return "\n\n".join(parts)
-    if goal:
-        parts.append(f"<prompt>\n{goal.strip()}\n</prompt>")
+    if role_prompt:
+        parts.append(f"<prompt>\n{role_prompt.strip()}\n</prompt>")
     if sandbox := sandbox_text(step):
         parts.append(f"*{sandbox}*")
     if step.get("edgePrompt", "").strip():

@@ -469,8 +469,10 @@ def read(
         more = phrase(Hint("Read them", "read_earlier", thread=ref.id, step=step))
         return f"*({report.plural(earlier, 'earlier step')}, load with {more})*"
 
-    def show(view: View, goal: str) -> str:
-        return report.step_markdown(view, goal=goal, phrase=phrase, unfolded=None if with_members else 0)
+    def show(view: View, role_prompt: str) -> str:
+        return report.step_markdown(
+            view, role_prompt=role_prompt, phrase=phrase, unfolded=None if with_members else 0
+        )
 
     roles: dict[str, JsonObject] = {}
     chosen: list[View] = []
@@ -478,11 +480,11 @@ def read(
     try:
         for step, number in steps:
             view = _brief(store, step, number, roles)
-            if member and "{{" in view["goal"]:
+            if member and "{{" in view["rolePrompt"]:
                 about = {"item": member.item, "number": member.number, "count": member.group.size}
-                view["goal"] = template.render(view["goal"], about)
-            goal = "" if any(step.role == other["role"] for other in chosen) else view["goal"]
-            used += len(_SEPARATOR) + len(show(view, goal))
+                view["rolePrompt"] = template.render(view["rolePrompt"], about)
+            role_prompt = "" if any(step.role == other["role"] for other in chosen) else view["rolePrompt"]
+            used += len(_SEPARATOR) + len(show(view, role_prompt))
             room = len(_SEPARATOR) + len(notice(step.id, number)) if number > first else 0
             if chosen and used + room > quota:
                 break
@@ -500,8 +502,8 @@ def read(
         parts.append(notice(chosen[-1]["id"], earlier))
     seen: set[str] = set()
     for view in reversed(chosen):
-        goal = "" if view["role"] in seen else view["goal"]
-        parts.append(show(view, goal))
+        role_prompt = "" if view["role"] in seen else view["rolePrompt"]
+        parts.append(show(view, role_prompt))
         seen.add(view["role"])
     return {
         "thread": ref.id,
@@ -528,7 +530,7 @@ def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ref: 
 
 
 def _brief(store: Store, step: Step, number: int, roles: dict[str, JsonObject]) -> View:
-    """Return a step as `read` shows it, with the goal of the step's role in the workflow that the step followed.
+    """Return a step as `read` shows it, with the prompt of the step's role in the workflow that the step followed.
     `roles` caches the roles of workflows that have been read."""
     start = step.payload["start"]
     if start not in roles:
@@ -541,7 +543,7 @@ def _brief(store: Store, step: Step, number: int, roles: dict[str, JsonObject]) 
         **_detail(store, step.payload.get("detail")),
         "body": step.body,
         **_origins(store, step, with_texts=False),
-        "goal": str((roles[start].get(step.role) or {}).get("goal") or ""),
+        "rolePrompt": str((roles[start].get(step.role) or {}).get("goal") or ""),
     }
 
 

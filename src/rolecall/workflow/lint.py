@@ -620,7 +620,7 @@ class _Lint:
                 self._error(place, f"the member {member!r} of {name!r} is a group itself", hint)
 
     def _check_item_uses(self, name: str, group: Group) -> None:
-        """Check `each`, and the names that the goal and the procedure of the members use."""
+        """Check `each`, and the names that the prompt and the procedure of the members use."""
         properties: Schema = {"number": {"type": "integer"}, "count": {"type": "integer"}}
         if group.each is not None:
             items = self._check_each(name, group.each) or ((),)
