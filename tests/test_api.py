@@ -18,6 +18,7 @@ from traceback import format_exception
 from typing import Any
 
 import pytest
+from fakeagent import fake_claude
 
 import rolecall
 from rolecall import END, Context, Role, RoleResult, ThreadContext, Workflow
@@ -735,6 +736,92 @@ def test_ctrl_c_stops_the_runs_for_which_a_program_waits_at_its_end(
     with rolecall.open(str(tmp_path / "store.db"), folder=tmp_path) as rc:
         (thread,) = rc.threads()
         assert thread.status == "idle" and thread.role == "second"
+
+
+# -- this machine --
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project on a machine on which Claude Code is installed and signed in, and no other agent."""
+    fake_claude(tmp_path / "bin")
+    for name, value in (
+        ("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin"),
+        ("HOME", str(tmp_path / "user")),
+        ("ROLECALL_HOME", str(tmp_path / "home")),
+        ("ANTHROPIC_API_KEY", "sk-test-0123456789"),
+    ):
+        monkeypatch.setenv(name, value)
+    (tmp_path / "user").mkdir()
+    project = tmp_path / "project"
+    subprocess.run(["git", "init", "--quiet", project], check=True)
+    person = ("-c", "user.name=p", "-c", "user.email=p@example.com")
+    subprocess.run(
+        ["git", "-C", project, *person, "commit", "--quiet", "--allow-empty", "-m", "x"], check=True
+    )
+    return project
+
+
+def test_a_program_learns_which_agents_are_ready_and_starts_a_thread_with_them(machine: Path) -> None:
+    with rolecall.open(":memory:", folder=machine) as rc:
+        found = rc.agents()
+        assert [name for name, finding in found.items() if finding.is_ready] == ["claude"]
+        assert (found["claude"].version, found["codex"].state) == ("2.1.325", "not installed")
+        assert [*rc.agents(["acp:codex-acp"])] == ["acp:codex-acp"]
+        with pytest.raises(rolecall.RolecallError, match="unknown agent 'claud'") as caught:
+            rc.agents(["claud"])
+        assert "'claude'" in caught.value.hint
+
+        chosen = {role: one.agent for role, one in rc.choose_agents("fix-test").items()}
+        assert set(chosen.values()) == {"claude"}
+        assert rc.start("fix-test", "The test fails.", agents=chosen).status == "idle"
+        (machine.parent / "home" / "config.yaml").write_text("defaultAgent: claude\n")
+        assert rc.choose_agents("fix-test") == {}
+
+
+def test_a_program_gets_the_diagnosis_of_the_machine(machine: Path) -> None:
+    (machine / "workflows").mkdir()
+    (machine / "workflows" / "say-it.yaml").write_text(
+        "name: say-it\ngraph: {$START: speaker, speaker: $END}\nroles:\n  speaker:\n    prompt: Say it.\n"
+        "    agent: codex\n    schema: {type: object, properties: {text: {type: string}}, required: [text]}\n"
+    )
+    with rolecall.open(":memory:", folder=machine) as rc:
+        found = rc.diagnose()
+        assert not found.is_ready
+        assert [one.text for one in found.troubles()] == [
+            "codex: the agent 'codex' needs the program 'codex', which was not found"
+        ]
+        assert found.others["claude"] and "claude" in rc.diagnose(all_agents=True).findings
+        book = rc.load_workflow("say-it").playbook
+        (problem,) = rc.check_agents(book, str(machine / "workflows" / "say-it.yaml"))
+        assert "speaker: the agent 'codex' needs the program 'codex'" in problem.message
+
+
+def test_a_program_installs_in_a_host_and_uninstalls(machine: Path) -> None:
+    project = rolecall.Project(machine)
+    planned = project.install("claude", is_dry=True)
+    assert {change.state for change in planned.changes} == {"new"}
+    assert sorted(os.listdir(machine)) == [".git"] and not (machine.parent / "home").exists()
+
+    done = project.install("claude", exclude=True)
+    assert done.is_excluded and done.next_steps and done.elsewhere is None
+    assert (machine / ".mcp.json").exists()
+    assert project.install("claude").change_count == 0
+
+    with rolecall.open(":memory:", folder=machine) as rc:
+        user = rc.install_for_user("claude")
+        assert user.elsewhere is not None and user.elsewhere.project == str(machine)
+        project.uninstall("claude")
+        assert sorted(os.listdir(machine)) == [".git"]
+        assert rc.uninstall_for_user("claude").change_count == user.change_count
+    assert not [*(machine.parent / "user").rglob("*.json")]
+
+
+def test_only_a_project_in_a_git_repository_can_exclude_files(machine: Path) -> None:
+    with pytest.raises(UsageError, match="exclude needs a project in a git repository"):
+        rolecall.Project(machine.parent).install("claude", exclude=True)
+    with pytest.raises(UsageError, match="is your home, not a project"):
+        rolecall.Project(machine.parent / "user").install("claude")
 
 
 # -- documentation --

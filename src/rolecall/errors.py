@@ -65,6 +65,7 @@ class Hint(str):
 CALLS = {
     "add_task": "rc.project().add_task(…)",
     "answer_thread": "rc.thread({thread}).answer({{…}})",
+    "choose_agent": "agent={agent}",
     "choose_note": "into={note} or is_new=True",
     "diff_folder": "rc.thread({thread}).diff_folders()",
     "fork_thread": "rc.thread({thread}).fork()",

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rolecall.agents.adapter_table import ADAPTERS
+from rolecall.agents.adapter_table import ADAPTERS, PROGRAMS
 from rolecall.errors import NotFound
+from rolecall.settings import config
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
@@ -73,6 +74,16 @@ def locate(agent: object, *, env: Mapping[str, str], folder: str | os.PathLike[s
         f"the agent {named!r} needs the program {program!r}, which was not found",
         hint=f"Install it: {install}" if install else f"Install it or correct the name; looked in {looked}.",
     )
+
+
+def first_installed() -> str | None:
+    """Return the first known agent whose program is on this machine, or None. The agent might not be signed in."""
+    environment = config.environment()
+    for name, program in PROGRAMS.items():
+        _, can_run = find_program(program, env=environment, folder="/")
+        if can_run:
+            return name
+    return None
 
 
 def find_program(

@@ -1,8 +1,8 @@
 """The Python API: `rolecall.open()` returns a `Rolecall`, which starts and finds threads.
 
-Every door reads and changes threads, workflows, projects and knowledge only through the methods of the classes below.
-From the rooms below this one it imports values and pure functions (see tests/test_rooms.py). Each name is imported when
-it is first used, so that a command about tasks does not load the modules that run threads.
+Every door reads and changes threads, workflows, projects, hosts and knowledge only through the methods of the classes
+below. From the rooms below this one it imports values and pure functions (see tests/test_rooms.py). Each name is
+imported when it is first used, so that a command about tasks does not load the modules that run threads.
 """
 
 from importlib import import_module

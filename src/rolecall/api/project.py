@@ -13,6 +13,8 @@ from rolecall.store.lazy import import_later
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from rolecall.hosts import handed_over, installation, setup
+    from rolecall.hosts.installation import HostInstallation
     from rolecall.nexus import (
         dispatch,
         knowledge_files,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from rolecall.nexus.project_paths import Folder
 else:
     _LATER = {
+        "rolecall.hosts.": "handed_over installation setup",
         "rolecall.nexus.": "dispatch knowledge_files memory memory_access memory_gc note project_paths reply"
         " rule run_record state_file task_graph tools tracker",
     }
@@ -169,6 +172,36 @@ class Project:
     def write_artifact(self, name: str, text: str) -> reply.WrittenArtifact:
         """Write a file for later steps of this cycle or for people. The reply contains the `path` of the file."""
         return self._call(tools.artifact_write, filename=name, content=text)
+
+    # -- hosts --
+
+    def install(
+        self, host: str, *, exclude: bool | None = None, force: bool = False, is_dry: bool = False
+    ) -> HostInstallation:
+        """Let a host (`claude`, `codex` or `opencode`) use Rolecall in this project.
+
+        Args:
+            exclude: whether `.git/info/exclude` keeps the new files out of git; None keeps what an earlier installation
+                chose.
+            force: also replace files that were changed by hand or existed before.
+            is_dry: change nothing, and return what would change.
+        """
+        found = setup.project_setup(self.folder)
+        return installation.install(host, found, exclude=exclude, force=force, is_dry=is_dry)
+
+    def uninstall(self, host: str, *, force: bool = False, is_dry: bool = False) -> HostInstallation:
+        """Remove what `install` wrote, and nothing else."""
+        found = setup.project_setup(self.folder, is_removal=True)
+        return installation.uninstall(host, found, force=force, is_dry=is_dry)
+
+    def note_handed_over(self, thread: str, store: str, *, problem: str = "") -> None:
+        """Let the hooks of a host tell its model when a thread ends, with the `problem` if the thread could not be run.
+        `store` is the address of the thread's store."""
+        handed_over.note(self.folder, thread, store, problem=problem)
+
+    def forget_handed_over(self, thread: str) -> bool:
+        """Do not report the end of a thread to the model, and return whether it would have been reported."""
+        return handed_over.forget(self.folder, thread)
 
     # -- agents at work on tasks --
 

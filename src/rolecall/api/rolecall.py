@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -17,22 +17,28 @@ from rolecall.store.lazy import Module, import_later
 
 if TYPE_CHECKING:
     import asyncio
+    import pathlib
     import shutil
     import tempfile
     import threading
 
-    from rolecall.api import evals, knowledge, project
+    from rolecall.api import diagnosis, evals, knowledge, project
     from rolecall.api.evals import Evals
     from rolecall.api.knowledge import Knowledge
     from rolecall.api.project import Project
-    from rolecall.checks import workflow_file
+    from rolecall.checks import agents as agent_check
+    from rolecall.checks import choose, doctor, workflow_file
+    from rolecall.checks.choose import AgentChoice
+    from rolecall.checks.doctor import AgentFinding, Diagnosis
     from rolecall.files import packs, tree
     from rolecall.files.packs import PackComparison
+    from rolecall.hosts import installation, setup
+    from rolecall.hosts.installation import HostInstallation
     from rolecall.hosts.lead import conversation
     from rolecall.knowledge.query import FoundPassage
     from rolecall.nexus import project_paths
     from rolecall.settings import settings, stores, yaml12
-    from rolecall.settings.yaml12 import Problem
+    from rolecall.settings.yaml12 import Marks, Problem
     from rolecall.store import bundle, ids
     from rolecall.store.backend import StoredEvent
     from rolecall.store.canonical import JsonObject
@@ -68,10 +74,11 @@ if TYPE_CHECKING:
     from rolecall.workflow.registry import Checked, Found, Version, WorkflowEntry
 else:
     _LATER = {
-        "": "asyncio shutil tempfile threading",
-        "rolecall.api.": "evals knowledge project",
-        "rolecall.checks.": "workflow_file",
+        "": "asyncio pathlib shutil tempfile threading",
+        "rolecall.api.": "diagnosis evals knowledge project",
+        "rolecall.checks.": "choose doctor workflow_file",
         "rolecall.files.": "packs tree",
+        "rolecall.hosts.": "installation setup",
         "rolecall.hosts.lead.": "conversation",
         "rolecall.nexus.": "project_paths",
         "rolecall.settings.": "settings stores yaml12",
@@ -82,6 +89,7 @@ else:
         "rolecall.workflow.": "document gallery model pack playbook python registry versions yaml",
     }
     globals().update(import_later(_LATER))
+    agent_check = Module("rolecall.checks.agents")
     states = Module("rolecall.threads.state")
 
 MEMORY = ":memory:"
@@ -951,6 +959,12 @@ class Rolecall:
         agent = casting.agent_from(self.folder, agent) if agent else None
         return casting.find_unusable(casting.assign(book, agents or {}, self.folder), agent)
 
+    def check_agents(self, book: Playbook, file: str, *, marks: Marks | None = None) -> list[Problem]:
+        """Return a problem for each role of a workflow that no agent on this machine can play. `file` and `marks` are
+        the place of the workflow and the positions in it, for the problems."""
+        settings, env = config.load(), config.environment()
+        return [*agent_check.problems(book, file, settings=settings, env=env, find=self.look_up, marks=marks)]
+
     def first_ready_workflow(self) -> str | None:
         """Return the name of the first workflow here whose agents are all available. A Python workflow counts as ready,
         because checking it would run its code."""
@@ -969,6 +983,50 @@ class Rolecall:
             agent = casting.agent_from(self.folder, agent)
             casting.refuse_miscast(book, agent)
         return agent
+
+    # -- this machine --
+
+    def diagnose(self, workflows: Sequence[str] = (), *, all_agents: bool = False) -> Diagnosis:
+        """Check everything that workflows need: the machine, the store, the hosts, the agents and the endpoints.
+        Without `workflows`, check those of the project. With `all_agents`, also check the agents that no role needs.
+        Nothing that costs money is asked."""
+        return diagnosis.diagnose(self, self._url, workflows, all_agents=all_agents)
+
+    def agents(self, names: Collection[str] = ()) -> dict[str, AgentFinding]:
+        """Check whether agents are installed and signed in, by name. Without `names`, check the coding agents that are
+        programs, the most capable first."""
+        return doctor.find_agents(names, doctor.DoctorPlace(config.environment(), pathlib.Path(self.folder)))
+
+    def choose_agents(
+        self,
+        workflow: str | Workflow | Playbook | LoadedWorkflow,
+        roles: Sequence[str] | None = None,
+        *,
+        default: str = "",
+        findings: Mapping[str, AgentFinding] | None = None,
+    ) -> dict[str, AgentChoice]:
+        """Choose agents that are ready on this machine for `roles`, by default for those without an agent. If possible,
+        a role that judges the work of others is played by a second agent. `default` is the adapter that plays the other
+        roles, and `findings` the result of `agents`. A role that no ready agent can play is missing in the result."""
+        chosen_for = self.load_workflow(workflow).playbook.workflow
+        if roles is None:  # functions play the roles of a workflow in Python
+            roles = [] if chosen_for.python else choose.open_roles(chosen_for, config.load())
+        if findings is None:
+            findings = self.agents() if roles else {}
+        ready = [
+            cast for cast in doctor.known_agents() if cast.name in findings and findings[cast.name].is_ready
+        ]
+        return choose.choose(chosen_for, roles, ready, default=default)
+
+    def install_for_user(self, host: str, *, force: bool = False, is_dry: bool = False) -> HostInstallation:
+        """Let a host (`claude`, `codex` or `opencode`) use Rolecall in every project of this user. The arguments are
+        the same as for `Project.install`."""
+        return installation.install(host, setup.user_setup(), force=force, is_dry=is_dry, around=self.folder)
+
+    def uninstall_for_user(self, host: str, *, force: bool = False, is_dry: bool = False) -> HostInstallation:
+        """Remove what `install_for_user` wrote."""
+        removed = setup.user_setup(is_removal=True)
+        return installation.uninstall(host, removed, force=force, is_dry=is_dry, around=self.folder)
 
     # -- evaluations --
 

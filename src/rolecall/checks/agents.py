@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import rolecall.agents as agents
 from rolecall.agents.confinement import find_allowed_layers
-from rolecall.agents.presence import find_program
 from rolecall.errors import UsageError
-from rolecall.settings import config
 from rolecall.settings.settings import Settings, agent_for
 from rolecall.settings.yaml12 import Marks, Position, Problem
 from rolecall.store.lazy import Module
@@ -26,16 +24,6 @@ if TYPE_CHECKING:
 else:  # these modules import every adapter, which takes much longer than checking a workflow
     casting = Module("rolecall.threads.casting")
     doctor = Module("rolecall.checks.doctor")
-
-
-def first_installed() -> str | None:
-    """Return the first known agent whose program is on this machine, or None. The agent might not be signed in."""
-    environment = config.environment()
-    for name, program in agents.PROGRAMS.items():
-        _, can_run = find_program(program, env=environment, folder="/")
-        if can_run:
-            return name
-    return None
 
 
 def problems(

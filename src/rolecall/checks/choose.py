@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rolecall.agents.confinement import find_allowed_layers
-from rolecall.agents.presence import program_of
-from rolecall.checks.doctor import AgentFinding, DoctorPlace, examine, known_agents
 from rolecall.errors import UsageError
 from rolecall.settings.settings import Settings, agent_for
 from rolecall.threads.sandboxing import check_role
@@ -26,19 +22,6 @@ class AgentChoice(NamedTuple):
     agent: str
     is_second: bool = False
     """Whether this is a second agent, which judges the work of the first."""
-
-
-def find_programs(env: Mapping[str, str], folder: Path) -> dict[str, AgentFinding]:
-    """Check whether each agent's program is installed and signed in, the most capable agent first."""
-    casts = [cast for cast in known_agents() if program_of(cast.agent)]
-    findings = asyncio.run(examine(casts, DoctorPlace(env, folder), has_flags=False))
-    return {cast.name: finding for cast, finding in zip(casts, findings, strict=True)}
-
-
-def ready_agents(findings: Mapping[str, AgentFinding]) -> list[Cast]:
-    """Return the agents whose programs run on this machine and are signed in."""
-    ready = {name for name, finding in findings.items() if finding.is_ready}
-    return [cast for cast in known_agents() if cast.name in ready]
 
 
 def open_roles(workflow: StoredWorkflow, settings: Settings) -> list[str]:

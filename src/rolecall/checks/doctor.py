@@ -10,8 +10,8 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple
@@ -24,6 +24,7 @@ from rolecall.agents.presence import adapter_of, check_present, env_of, find_pro
 from rolecall.agents.program import Program
 from rolecall.checks.machine import Check, check_collector, check_extract
 from rolecall.errors import AgentError, NotFound, RolecallError
+from rolecall.settings.form import did_you_mean
 from rolecall.settings.settings import NAME_AN_AGENT, Settings
 from rolecall.threads.setup import Cast, Casting
 from rolecall.workflow.model import StoredRole, Workdir, workdir_of
@@ -99,6 +100,10 @@ class Diagnosis:
     needs: tuple[AgentNeed, ...]
     findings: Mapping[str, AgentFinding]
     """The findings by label, for the agents that are needed and those that were requested in addition."""
+    others: Mapping[str, bool] = field(default_factory=dict)
+    """The agents that are known but have no finding, and whether each is installed."""
+    unready: tuple[AgentFinding, ...] = ()
+    """The agents that could be made ready. Empty if an agent is ready, or none is needed."""
 
     @property
     def is_ready(self) -> bool:
@@ -191,6 +196,19 @@ def known_agents() -> list[Cast]:
 def preset_agents() -> list[Cast]:
     """Return the agents that have a preset for the Agent Client Protocol."""
     return [Cast(f"acp:{name}", agents.acp(name)) for name in PRESETS]
+
+
+def find_agents(names: Collection[str], place: DoctorPlace) -> dict[str, AgentFinding]:
+    """Check known agents without asking for their flags. Without `names`, check those that are programs."""
+    known = {cast.name: cast for cast in known_agents()}
+    if not known.keys() >= set(names):
+        known |= {cast.name: cast for cast in preset_agents()}
+    for name in names:
+        if name not in known:
+            raise NotFound(f"unknown agent {name!r}", hint=did_you_mean(name, known, what="Known"))
+    casts = [known[name] for name in names or PROGRAMS]
+    findings = asyncio.run(examine(casts, place, has_flags=False))
+    return {cast.name: finding for cast, finding in zip(casts, findings, strict=True)}
 
 
 def explain_absence(agent: object, env: Mapping[str, str], folder: Path | None = None) -> Trouble | None:

@@ -15,8 +15,9 @@ from typing import Any, get_type_hints
 import rolecall.agents as agents
 from rolecall.agents.presence import adapter_of, check_present, program_of
 from rolecall.agents.protocol import Context, Reply, ask
+from rolecall.api import reader
 from rolecall.checks.choose import can_be_held_to
-from rolecall.checks.doctor import AgentFinding, DoctorPlace, examine, known_agents, preset_agents
+from rolecall.checks.doctor import AgentFinding, known_agents, preset_agents
 from rolecall.cli import CommandResult, argument, flag, hints, verb
 from rolecall.cli.asking import confirm
 from rolecall.cli.group_view import gist
@@ -26,12 +27,9 @@ from rolecall.errors import AgentError, UsageError
 from rolecall.settings import config
 from rolecall.settings.capabilities import RESTRICTIONS
 from rolecall.settings.mask import Mask
-from rolecall.settings.settings import Settings
 from rolecall.store.canonical import JsonObject
 from rolecall.threads import casting
 from rolecall.threads.setup import HUMAN, Cast
-from rolecall.workflow.model import StoredRole, StoredWorkflow
-from rolecall.workflow.playbook import Playbook
 
 PROMPT = "This is a test of the connection. Answer with the one word: ready"
 FAILED = 6
@@ -42,12 +40,6 @@ _NOT_ALONE = {
     "external": "It adds a step to a thread. To try it, start a thread: `rolecall thread start NAME -p TASK`.",
 }
 """Adapters that can be used only within a thread, with what to do instead."""
-
-
-def cast_agent(settings: Settings, name: str, env: Mapping[str, str]) -> Cast:
-    """Return the agent for an alias or a spec, for a role without restrictions."""
-    book = Playbook(StoredWorkflow("try", roles={"try": StoredRole()}))
-    return casting.cast(settings, book, "try", override=name, environment=env)
 
 
 def agents_table(findings: Iterable[AgentFinding]) -> str:
@@ -76,10 +68,8 @@ def list_agents(options: Namespace) -> CommandResult:
             agents.resolve(name)  # raises an error that lists the adapters
             raise UsageError(f"{name} is an agent with options", hint="Name the adapter alone.")
     wanted = {name: agent for name, agent in known.items() if not options.agents or name in options.agents}
-    casts = [Cast(name, agent) for name, agent in wanted.items() if agent is not None]
-    place = DoctorPlace(config.environment(), Path.cwd())
-    findings = asyncio.run(examine(casts, place, has_flags=False))
-    found = {cast.name: finding for cast, finding in zip(casts, findings, strict=True)}
+    checkable = [name for name, agent in wanted.items() if agent is not None]
+    found = reader().agents(checkable) if checkable else {}
     rows = [_row(name, agent, found.get(name)) for name, agent in wanted.items()]
     if options.restrictions:
         cells = []
@@ -146,7 +136,7 @@ def _row(name: str, agent: Any, finding: AgentFinding | None) -> dict[str, Any]:
 )
 def test(options: Namespace) -> CommandResult | int:
     env = config.environment()
-    cast = cast_agent(config.load(), options.agent, env)
+    cast = casting.cast_alone(config.load(), options.agent, environment=env)
     program, hint = program_of(cast.agent), _NOT_ALONE.get(adapter_of(cast.agent), "")
     if cast.name == HUMAN:
         hint = "It stands for a person."

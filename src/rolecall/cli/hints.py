@@ -9,11 +9,11 @@ from rolecall.store.lazy import Module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rolecall.checks import agents
+    from rolecall.agents import presence
     from rolecall.settings.yaml12 import Problem
     from rolecall.store.canonical import JsonObject
 else:
-    agents = Module("rolecall.checks.agents")  # only one hint needs it
+    presence = Module("rolecall.agents.presence")  # only one hint needs it
 
 _PHRASES = {
     # threads
@@ -69,6 +69,7 @@ _PHRASES = {
     "check_machine": "rolecall doctor",
     "change_setting": "`rolecall config set` or `rolecall config unset`",
     "list_settings": "rolecall config list",
+    "choose_agent": "`rolecall config set defaultAgent {agent}`, or use --agent {agent}",
     "set_default_agent": "`rolecall config set defaultAgent {agent}`, or add --agent {agent}",
     "set_setting": "rolecall config set {key} {value}",
     "set_up": "rolecall setup",
@@ -111,7 +112,7 @@ def word(hint: str) -> str:
     if not isinstance(hint, Hint):
         return hint
     if hint.code == "set_default_agent":
-        agent = agents.first_installed()
+        agent = presence.first_installed()
         hint = Hint(hint.advice, hint.code, before=hint.before, agent=agent or hint.arguments["agent"])
         more = "None is installed here: see `rolecall agents list`."
         if agent:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
-from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
 from rolecall.agents.presence import check_present
 from rolecall.api import reader
-from rolecall.checks.choose import find_programs
 from rolecall.cli import CommandResult, argument, asking, flag, verb
-from rolecall.cli.agents import agents_table, cast_agent
+from rolecall.cli.agents import agents_table
 from rolecall.cli.arguments import parse_agent
 from rolecall.cli.hints import word
 from rolecall.cli.output import format_of, short, tell
@@ -21,6 +19,7 @@ from rolecall.errors import UsageError
 from rolecall.service import project_file
 from rolecall.settings import config
 from rolecall.settings.form import did_you_mean
+from rolecall.threads import casting
 from rolecall.workflow import gallery
 from rolecall.workflow.places import ENDINGS, FOLDERS, PACKS
 from rolecall.workflow.yaml import json_schema
@@ -135,7 +134,7 @@ def init(options: Namespace) -> CommandResult:
     folder = os.path.abspath(options.folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{folder} is not a folder")
-    findings = list(find_programs(config.environment(), Path.cwd()).values())
+    findings = list(reader().agents().values())
     default = config.load().get("defaultAgent")
     start = _choose(options, [finding.agent for finding in findings if finding.is_ready], default)
     # An agent that cannot play the first workflow is reported before anything is written.
@@ -146,7 +145,7 @@ def init(options: Namespace) -> CommandResult:
                 raise error
     elif start.agent:
         env = config.environment()
-        check_present(cast_agent(config.load(), start.agent, env).agent, env=env)
+        check_present(casting.cast_alone(config.load(), start.agent, environment=env).agent, env=env)
 
     lead = SCHEMA_LINE if options.schemas else ""
     project = PROJECT.replace(f"  {HELLO}:", f"  {start.workflow}:")

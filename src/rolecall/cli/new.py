@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from pathlib import Path
 
 from rolecall.api import reader
-from rolecall.checks.choose import choose, find_programs, open_roles, ready_agents
+from rolecall.checks.choose import open_roles
 from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.output import table
 from rolecall.errors import UsageError
@@ -17,6 +16,7 @@ from rolecall.settings import config
 from rolecall.settings.settings import get_agent_spec
 from rolecall.workflow import gallery
 from rolecall.workflow.places import LOCK
+from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.yaml import NAME
 
 
@@ -45,7 +45,7 @@ def _copy(source: str, name: str) -> CommandResult:
         raise UsageError(f"{LOCK} lists the workflows of packs", hint="Give the copy another name.")
     folder = packs_folder(os.getcwd())
     path = os.path.join(folder, f"{name}.yaml")
-    settings, env = config.load(), config.environment()
+    settings = config.load()
     with reader() as rolecall:
         for known in rolecall.workflow_entries():
             if known.name == name and known.path:
@@ -54,11 +54,12 @@ def _copy(source: str, name: str) -> CommandResult:
                     hint=f"Give the copy another name: `rolecall new my-{name} --from {source}`.",
                 )
         workflow = rolecall.define(str(gallery.path_of(source))).workflow
-    # The file does not name the configured agent, so that it follows the configuration. Only judges get another agent.
-    default = settings.get("defaultAgent")
-    roles, left_open = open_roles(workflow, {}), open_roles(workflow, settings)
-    adapter = get_agent_spec(settings, default)[0].partition(":")[0] if default else ""
-    chosen = choose(workflow, roles, ready_agents(find_programs(env, Path.cwd())), default=adapter)
+        # The file does not name the configured agent, so that it follows the configuration. Only judges get another
+        # agent.
+        default = settings.get("defaultAgent")
+        roles, left_open = open_roles(workflow, {}), open_roles(workflow, settings)
+        adapter = get_agent_spec(settings, default)[0].partition(":")[0] if default else ""
+        chosen = rolecall.choose_agents(Playbook(workflow), roles, default=adapter)
     chosen = {role: one for role, one in chosen.items() if one.is_second or role in left_open}
     text = text.replace(f"name: {source}\n", f"name: {name}\n", 1)
     for role, one in chosen.items():  # all workflows of the gallery have the same layout

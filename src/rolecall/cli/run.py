@@ -6,9 +6,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolecall.api import LoadedWorkflow, Rolecall, Thread, check_limits, reader
@@ -77,7 +75,7 @@ _ARGUMENTS = (
     *_ARGUMENTS,
 )
 def run(options: Namespace) -> CommandResult | int:
-    return _run(options, lambda loaded: loaded)
+    return _run(options)
 
 
 @verb(
@@ -88,17 +86,17 @@ def run(options: Namespace) -> CommandResult | int:
     *_ARGUMENTS,
 )
 def try_workflow(options: Namespace) -> CommandResult | int:
-    return _run(options, lambda loaded: loaded if options.agent else _name_agents(loaded))
+    return _run(options, names_agents=not options.agent)
 
 
-def _name_agents(loaded: LoadedWorkflow) -> LoadedWorkflow:
+def _name_agents(rolecall: Rolecall, loaded: LoadedWorkflow) -> LoadedWorkflow:
     """Assign agents that are ready here to the roles that have no agent."""
     workflow = loaded.playbook.workflow
     roles = choose.open_roles(workflow, config.load()) if workflow.python is None else []
     if not roles:
         return loaded
-    findings = choose.find_programs(config.environment(), Path.cwd())
-    chosen = choose.choose(workflow, roles, choose.ready_agents(findings))
+    findings = rolecall.agents()
+    chosen = rolecall.choose_agents(loaded, roles, findings=findings)
     if missing := [role for role in roles if role not in chosen]:
         installed = [one for one in findings.values() if one.state not in ("ready", "not installed")]
         to_do = [
@@ -116,15 +114,16 @@ def _name_agents(loaded: LoadedWorkflow) -> LoadedWorkflow:
     return loaded._replace(playbook=book, id=None)
 
 
-def _run(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]) -> CommandResult | int:
+def _run(options: Namespace, *, names_agents: bool = False) -> CommandResult | int:
     if options.prompt is None and options.each is None:
         raise UsageError(
             "the workflow needs a task", hint="Say what to do: -p 'The login page is blank', or -p @FILE."
         )
     if options.dry:
-        return _run_dry(options, prepare)
+        return _run_dry(options, names_agents=names_agents)
     with Rolecall(options.store) as rolecall:
-        loaded = prepare(rolecall.load_workflow(options.workflow, warn=print_problem, is_kept=True))
+        loaded = rolecall.load_workflow(options.workflow, warn=print_problem, is_kept=True)
+        loaded = _name_agents(rolecall, loaded) if names_agents else loaded
         check_limits(dict(options.limit), loaded.playbook.workflow.roles)
         tasks = _read_tasks(options, loaded.playbook.workflow.name)
         tell_of_settings(loaded.playbook, options.agent)
@@ -149,9 +148,10 @@ def _run(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]
         return play(options, thread, steps=None, is_run=True)
 
 
-def _run_dry(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]) -> CommandResult:
+def _run_dry(options: Namespace, *, names_agents: bool) -> CommandResult:
     with reader(options.store) as rolecall:
-        loaded = prepare(rolecall.load_workflow(options.workflow, warn=print_problem))
+        loaded = rolecall.load_workflow(options.workflow, warn=print_problem)
+        loaded = _name_agents(rolecall, loaded) if names_agents else loaded
         for _, error in rolecall.missing_agents(loaded.playbook, options.agent):
             raise error
         outlooks = [

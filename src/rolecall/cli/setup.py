@@ -12,9 +12,8 @@ from getpass import getpass
 from pathlib import Path
 from typing import NamedTuple
 
-from rolecall.agents import ADAPTERS
-from rolecall.agents.presence import find_program, program_of
-from rolecall.checks.doctor import known_agents
+from rolecall.agents import ADAPTERS, PROGRAMS
+from rolecall.agents.presence import find_program
 from rolecall.cli import CommandResult, argument, asking, verb
 from rolecall.cli.config import find_setting
 from rolecall.cli.output import read_input, tell
@@ -61,11 +60,10 @@ class Answers(NamedTuple):
 def setup(options: Namespace) -> CommandResult:
     settings, environment = config.load(), config.environment()
     programs = []
-    for cast in known_agents():
-        program = program_of(cast.agent)
+    for name, program in PROGRAMS.items():
         path, can_run = find_program(program, env=environment, folder=Path.cwd())
         if path is not None and can_run:
-            programs.append({"program": program, "path": path, "adapter": cast.name})
+            programs.append({"program": program, "path": path, "adapter": name})
     if any(getattr(options, flag) is not None for flag in (*_PROVIDER_FLAGS, "agent")):
         answers = _from_flags(options, settings, environment)
     elif asking.can_ask():

@@ -12,17 +12,14 @@ from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.hints import view_problem, word_problem
 from rolecall.cli.output import STORE, color_diff, format_of, paint, plural, table, tell, write_file
 from rolecall.errors import NotFound, RolecallError, UsageError
-from rolecall.settings import config
 from rolecall.settings.yaml12 import Problem
 from rolecall.store.lazy import Module
 from rolecall.workflow import gallery
 
 if TYPE_CHECKING:
-    from rolecall.checks import agents
     from rolecall.service import project_file
     from rolecall.workflow import document, draw, yaml
 else:  # listing workflows needs none of these modules
-    agents = Module("rolecall.checks.agents")
     document = Module("rolecall.workflow.document")
     draw = Module("rolecall.workflow.draw")
     project_file = Module("rolecall.service.project_file")
@@ -170,14 +167,7 @@ def _check(rolecall: Rolecall, text: str) -> _Report:
     if checked.agents is not None:
         problems += checked.agents
     elif book is not None:
-        problems += agents.problems(
-            book,
-            file,
-            settings=config.load(),
-            env=config.environment(),
-            find=rolecall.look_up,
-            marks=checked.marks,
-        )
+        problems += rolecall.check_agents(book, file, marks=checked.marks)
     name, node = (book.workflow.name, rolecall.id_of(book)) if book else (None, None)
     is_valid = all(problem.severity != "error" for problem in problems)
     return _Report(file, name, node, is_valid, [word_problem(problem) for problem in problems])

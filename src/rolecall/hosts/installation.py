@@ -21,10 +21,12 @@ from typing import Any, NamedTuple, TypeAlias
 import tomlkit
 
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
-from rolecall.hosts import file_change
+from rolecall.hosts import file_change, git_exclude
 from rolecall.hosts.file_change import FileChange
 from rolecall.hosts.names import HOSTS
-from rolecall.hosts.setup import HostSetup
+from rolecall.hosts.setup import HostSetup, check_paths
+from rolecall.settings import config
+from rolecall.settings.repository import root_around
 from rolecall.store.canonical import JsonObject
 
 
@@ -80,6 +82,103 @@ def host_module(host: str) -> Any:
 def wiring_of(host: str, setup: HostSetup) -> Wiring:
     module = host_module(host)
     return Wiring(module.list_entries(setup), module.sweeps(setup), setup.project)
+
+
+class HostInstallation(NamedTuple):
+    """What installing in a host or uninstalling changed, or would change."""
+
+    title: str
+    """The host's name for people, such as "Claude Code"."""
+    setup: HostSetup
+    changes: Sequence[FileChange]
+    paths: Sequence[str] = ()
+    """The files that the installation consists of."""
+    is_excluded: bool = False
+    """Whether `.git/info/exclude` keeps the files out of git."""
+    next_steps: Sequence[str] = ()
+    """What the person still has to do in the host, if something changed."""
+    elsewhere: HostSetup | None = None
+    """The installation in the other scope, if there is one: after installing, because every hook then runs twice, and
+    after uninstalling if nothing was found in this scope."""
+
+    @property
+    def change_count(self) -> int:
+        """The number of files that change."""
+        return sum(change.is_change for change in self.changes)
+
+    def find_exclude_file(self) -> str | None:
+        """Return the file that could keep the project's new files out of git, or None if there is no such file or git
+        already ignores all of them."""
+        file = git_exclude.find(self.setup.project) if self.setup.project else None
+        return None if file is None or git_exclude.hides(self.setup.project, self.paths) else file
+
+
+def install(
+    host: str,
+    setup: HostSetup,
+    *,
+    exclude: bool | None = None,
+    force: bool = False,
+    is_dry: bool = False,
+    around: str = "",
+) -> HostInstallation:
+    """Install in a host. For the user's scope, `around` is a folder in the project whose hooks would run twice."""
+    check_paths(setup)
+    if not setup.key:
+        setup = setup._replace(key=os.path.join(config.home(), config.HOST_KEYS, os.urandom(16).hex()))
+    module, wiring = host_module(host), wiring_of(host, setup)
+    changes = plan_install(wiring, force=force)
+    paths = list({entry.path: None for entry in wiring.entries})
+    file = git_exclude.find(setup.project) if setup.project else None
+    if exclude and file is None:
+        hint = Hint("Leave it out, or name another project", "name_project")
+        raise UsageError("exclude needs a project in a git repository", hint=hint)
+    is_excluded = file is not None and (exclude or (exclude is None and git_exclude.has_block(file, host)))
+    if file is not None and is_excluded:
+        changes.append(git_exclude.with_block(file, host, setup.project, paths))
+    if not is_dry:
+        # Only hosts know the key, which is the name of the file. The file also contains the key, so that no other
+        # file can pass for it.
+        os.makedirs(os.path.dirname(setup.key), mode=0o700, exist_ok=True)
+        with open(setup.key, "w", encoding="utf-8") as key:
+            key.write(os.path.basename(setup.key))
+        file_change.make(changes, roots=module.roots(setup), is_private=setup.scope == "user")
+    found = HostInstallation(module.TITLE, setup, changes, paths, bool(is_excluded))
+    if not found.change_count:
+        return found
+    elsewhere = _find_elsewhere(module, setup, around)
+    return found._replace(next_steps=module.next_steps(setup), elsewhere=elsewhere)
+
+
+def uninstall(
+    host: str, setup: HostSetup, *, force: bool = False, is_dry: bool = False, around: str = ""
+) -> HostInstallation:
+    """Remove an installation from a host. The arguments are the same as for `install`."""
+    check_paths(setup)
+    module, plan = host_module(host), plan_removal(wiring_of(host, setup), force=force)
+    changes = [change for change in plan if change.state != "same"]
+    file = git_exclude.find(setup.project) if setup.project else None
+    if file and git_exclude.has_block(file, host):
+        changes.append(git_exclude.without_block(file, host))
+    if not is_dry:
+        file_change.make(changes, roots=module.roots(setup), is_private=setup.scope == "user")
+    elsewhere = None if changes else _find_elsewhere(module, setup, around)
+    return HostInstallation(module.TITLE, setup, changes, elsewhere=elsewhere)
+
+
+def _find_elsewhere(module: Any, setup: HostSetup, around: str) -> HostSetup | None:
+    """Return the other scope, if hooks are installed there: that of the user, or that of the project around a
+    folder."""
+    other = setup._replace(scope="user", project="")
+    if setup.scope == "user":
+        if (folder := root_around(around)) is None:
+            return None
+        other = setup._replace(scope="project", project=folder)
+    try:
+        found = module.commands(other)
+    except RolecallError:  # an unreadable file is reported when installing in that scope
+        return None
+    return other if any(found.hooks.values()) else None
 
 
 # -- planning: only reads files --

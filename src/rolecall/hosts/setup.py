@@ -15,15 +15,19 @@ A host's `install` module has
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
+from rolecall.errors import Hint, UsageError
+from rolecall.nexus import catalog as catalogs
+from rolecall.nexus.catalog import Catalog, CatalogAgent
+from rolecall.settings import config
+from rolecall.settings.repository import root_around
 from rolecall.settings.settings import Settings, tier_model
-
-if TYPE_CHECKING:
-    from rolecall.nexus.catalog import Catalog, CatalogAgent
 
 Scope: TypeAlias = Literal["project", "user"]
 
@@ -64,6 +68,58 @@ class HostSetup(NamedTuple):
     def _options(self) -> tuple[str, ...]:
         project = ("--project", self.project) if self.scope == "project" else ()
         return (*project, *(("--host-key", self.key) if self.key else ()))
+
+
+def user_setup(*, is_removal: bool = False) -> HostSetup:
+    """Return the setup for every project of the user."""
+    # Entries are recognised by their form, so a removal needs only the built-in catalogue, even if the configuration is
+    # unreadable.
+    agents = catalogs.load() if is_removal else catalogs.load(config.catalog_folder())
+    known = {} if is_removal else config.load()
+    home = os.path.abspath(os.path.expanduser("~"))
+    return HostSetup("user", "", home, own_command(), agents, config.environment(), known, config.host_key())
+
+
+def project_setup(folder: str, *, is_removal: bool = False) -> HostSetup:
+    setup = user_setup(is_removal=is_removal)
+    project = os.path.realpath(folder)  # hosts see the folder with links resolved
+    if project == os.path.realpath(setup.home):  # here, project files and user files are the same
+        hint = Hint("Install for the user", "install_for_user")
+        raise UsageError(f"{project} is your home, not a project", hint=hint)
+    return setup._replace(scope="project", project=project)
+
+
+def check_paths(setup: HostSetup) -> None:
+    """Raise an error if the files of a host could not name one of the paths."""
+    for path in (*setup.command, setup.project, config.home()):
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"the path {path!r} is not UTF-8, so no host's files can name it") from None
+
+
+def setups_around(folder: str) -> list[HostSetup]:
+    """Return the installations that apply to a folder: of the project around it, of itself, and of the user."""
+    user = user_setup()
+    home = os.path.realpath(user.home)
+    folders = dict.fromkeys((root_around(folder), folder))
+    projects = [place for place in folders if place and place != home]
+    return [*(user._replace(scope="project", project=place) for place in projects), user]
+
+
+def own_command() -> tuple[str, ...]:
+    """Return a command that starts this Rolecall from any folder: its script, or Python with the module."""
+    is_command = os.path.basename(sys.argv[0]) in ("rolecall", "uwf")  # and not a program that imports us
+    for program in (*sys.argv[:is_command], sys.executable):
+        script = os.path.join(os.path.dirname(os.path.abspath(program)), "rolecall")
+        if not os.path.isfile(script) or not os.access(script, os.X_OK):
+            continue
+        with open(script, "rb") as file:
+            first = file.readline(4096)
+        interpreter = first[2:].split()[:1] if first.startswith(b"#!") else []
+        if all(map(os.path.exists, interpreter)):  # false if the environment was moved
+            return (script,)
+    return (os.path.abspath(sys.executable), "-P", "-m", "rolecall")
 
 
 class Commands(NamedTuple):

@@ -19,9 +19,8 @@ from threading import Event as Signal
 from threading import Thread as Background
 from time import monotonic
 
-from rolecall.api import Event, Question, Rolecall, Run, Thread, reader
+from rolecall.api import Event, Project, Question, Rolecall, Run, Thread, reader
 from rolecall.errors import NotFound, UsageError
-from rolecall.hosts import handed_over
 from rolecall.mcp.hints import TOOLS as TOOL_NAMES
 from rolecall.mcp.hints import phrase, with_tool
 from rolecall.mcp.tools import Caller, ToolContext, encode
@@ -157,11 +156,12 @@ def _run(place: ToolContext, caller: Caller, thread: Thread, *, wait: bool, deta
     its own."""
     if not wait:
         # Record the thread before it runs, because the thread can end at once.
-        handed_over.note(place.project, thread.id, config.full_store_address(place.store))
+        project = Project(place.project)
+        project.note_handed_over(thread.id, config.full_store_address(place.store))
         assigned = _runner(place).carry_on(thread)
         shown = {**_brief(thread.entry()), "runs": assigned.runs}
         if assigned.runs == "nobody":
-            handed_over.forget(place.project, thread.id)
+            project.forget_handed_over(thread.id)
             return {**shown, **({"problem": assigned.problem} if assigned.problem else {})}
         return {
             **shown,
@@ -182,10 +182,10 @@ def _follow(caller: Caller, run: Run) -> None:
 
 @cache
 def _runner(place: ToolContext) -> ThreadRunner:
-    address = config.full_store_address(place.store)
+    address, project = config.full_store_address(place.store), Project(place.project)
     return ThreadRunner(
         place.store,
-        tell=lambda thread, problem: handed_over.note(place.project, thread, address, problem=problem),
+        tell=lambda thread, problem: project.note_handed_over(thread, address, problem=problem),
     )
 
 
@@ -226,7 +226,7 @@ def wait_for_thread(
                 break
             cancelled.wait(min(_GLANCE, max(0.0, until - monotonic())))
         if is_over and place.agent is None and not place.restrictions:
-            handed_over.forget(place.project, found.id)  # this reply already reports the end
+            Project(place.project).forget_handed_over(found.id)  # this reply already reports the end
         failed = {"problem": problem} if problem else {}
         return {**_show(found, detail=detail), "isOver": is_over, **failed}
 

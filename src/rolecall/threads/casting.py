@@ -26,7 +26,7 @@ from rolecall.settings.settings import (
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.sandboxing import check_role
 from rolecall.threads.setup import HUMAN, Cast
-from rolecall.workflow.model import sandbox_of
+from rolecall.workflow.model import StoredRole, StoredWorkflow, sandbox_of
 from rolecall.workflow.playbook import Playbook, players
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ def cast_stand_in(
     """Return the agent that the workflow names as the stand-in for the role's agent."""
     named = {"name": book.workflow.roles[role].stand_in}
     return cast(settings, book._replace(bound={role: named}), role, environment=environment)
+
+
+def cast_alone(settings: Settings, name: str, *, environment: Mapping[str, str] | None = None) -> Cast:
+    """Return the agent for an alias or a spec, for a role without restrictions."""
+    book = Playbook(StoredWorkflow("try", roles={"try": StoredRole()}))
+    return cast(settings, book, "try", override=name, environment=environment)
 
 
 def _make(
