@@ -34,6 +34,8 @@ _POLL = 0.1
 """Seconds between two polls of a machine's queue."""
 _QUIET = 60.0
 """Seconds before the same log message is repeated."""
+_IDS_AT_ONCE = 16
+"""How many ids one query looks up. A query for a prefix of the ids could not use the index of the table."""
 OPEN = ["ENQUEUED", "PENDING"]
 """The states of orders that are not over."""
 _OVER = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
@@ -138,10 +140,15 @@ class Orders:
 
     def next_id(self, thread: str, head: str) -> str:
         """Return the first id for a thread's head that is free, or whose order is not over."""
-        ident = order_id(thread, head)
-        while (known := self.find_statuses([ident]).get(ident)) and known.status not in OPEN:
-            ident = order_id(thread, head, before=ident)
-        return ident
+        ids = [order_id(thread, head)]
+        while True:
+            while len(ids) < _IDS_AT_ONCE:
+                ids.append(order_id(thread, head, before=ids[-1]))
+            known = self.find_statuses(ids)
+            for ident in ids:
+                if ident not in known or known[ident].status in OPEN:
+                    return ident
+            ids = [order_id(thread, head, before=ids[-1])]
 
     @_translate_errors()
     def find_statuses(self, ids: Collection[str]) -> dict[str, WorkflowStatus]:
