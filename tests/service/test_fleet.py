@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, LiteralString
 import commands
 import psycopg
 import pytest
+from dbos import WorkflowStatus
 from fakeagent import executable
 from fleetstage import CLOCK, HAS_HOST_NAMES, Fleet, Host, fleet_in
 from servicestage import PATIENCE, PROGRAM, done, gone
@@ -22,9 +23,10 @@ from webstage import Project, served
 
 from rolecall.service.fleet.dispatch import Dispatcher, Room
 from rolecall.service.fleet.needs import Need
-from rolecall.service.fleet.orders import Order
+from rolecall.service.fleet.orders import Order, Orders
 from rolecall.service.fleet.step import RunningStep, Steps
 from rolecall.service.policy import ServicePolicy
+from rolecall.service.problems import Problems
 from rolecall.store import holder
 from rolecall.store.backend import StoredEvent
 from rolecall.store.sqlite import SqliteBackend
@@ -136,6 +138,34 @@ def test_an_order_for_a_thread_that_runs_here_is_looked_at_again_but_not_at_once
     assert steps.running["one"].order.id == "one:head"
 
 
+def test_the_next_order_for_a_head_is_found_with_one_question_however_many_have_ended() -> None:
+    asked: list[list[str]] = []
+
+    class Remembered(Orders):
+        def find_statuses(self, ids: Collection[str]) -> dict[str, WorkflowStatus]:
+            asked.append([*ids])
+            return {ident: known[ident] for ident in ids if ident in known}
+
+    def order(status: Any) -> WorkflowStatus:
+        made = WorkflowStatus()
+        made.status = status
+        return made
+
+    nobody: Any = None
+    orders = Remembered(nobody, nobody, nobody, nobody, nobody)
+    known: dict[str, WorkflowStatus] = {}
+    assert orders.next_id("one", "head") == "one:head"
+    known = {"one:head": order("SUCCESS")}
+    known |= {f"one:head:{number}": order("CANCELLED") for number in range(2, 10)}
+    assert orders.next_id("one", "head") == "one:head:10"
+    known["one:head:10"] = order("PENDING")
+    assert orders.next_id("one", "head") == "one:head:10"
+    assert len(asked) == 3
+    known |= {f"one:head:{number}": order("ERROR") for number in range(10, 40)}
+    assert orders.next_id("one", "head") == "one:head:40"
+    assert sorted({*asked[-1], *asked[-2], *asked[-3]}) == sorted(asked[-1] + asked[-2] + asked[-3])
+
+
 def test_a_step_whose_process_died_here_is_left_to_this_machine_which_counts_a_crash_and_no_loss(
     tmp_path: Path,
 ) -> None:
@@ -150,7 +180,9 @@ def test_a_step_whose_process_died_here_is_left_to_this_machine_which_counts_a_c
         store.move(thread.ref_name(name), None, store.put_text("start"), state)
         slot = store.move(thread.slot_name("do-steps", name), None, state={"since": 1})
         running = {name}
-        dispatcher = Dispatcher(nobody, store, nobody, 600_000, print, nobody, running_here=running)
+        dispatcher = Dispatcher(
+            nobody, store, nobody, 600_000, print, Problems(print), nobody, running_here=running
+        )
         assert not dispatcher._is_lost(slot, {}, Room([], []))
         assert [event.kind for event in store.events(name)] == []
         running.clear()

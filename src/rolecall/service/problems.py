@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rolecall.errors import Damaged
+
 
 class Problems(dict[str, str]):
     """The current problems by subject."""
@@ -11,6 +13,9 @@ class Problems(dict[str, str]):
     def __init__(self, log: Callable[[str], object]) -> None:
         super().__init__()
         self._log = log
+
+    def note_unreadable(self, thread: str, error: Damaged) -> None:
+        self.note(thread, f"{thread} cannot be read: {error.message}")
 
     def note(self, about: str, problem: str) -> None:
         """Record a problem, or remove it if `problem` is empty, and log any change."""

@@ -13,15 +13,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rolecall.errors import Conflict, Damaged
-from rolecall.service.admission import DAY_MS, MEMBERS, Due, QueueState, Waiting, decide, select_recent
+from rolecall.service.admission import (
+    DAY_MS,
+    MEMBERS,
+    Admission,
+    Due,
+    QueueState,
+    Waiting,
+    decide,
+    select_recent,
+)
 from rolecall.service.policy import MeteredCall, ServicePolicy, StartRate
+from rolecall.service.problems import Problems
 from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject
@@ -61,10 +71,12 @@ def read_state(
     due: Sequence[Due] = (),
     agent_of: AgentOf = lambda _state: "",
     at_least: int = 0,
+    without: Container[str] = (),
 ) -> QueueState:
-    """Return the input for admission. If a workflow's queue might overflow, all its waiting threads are read; otherwise
-    a few more than can be admitted, or `at_least` that many if this is more."""
-    places = ((ref.name.split("/")[1], ref.state.get("member")) for ref in _refs(store, "slot/"))
+    """Return the input for admission, without the waiting threads in `without`. If a workflow's queue might overflow,
+    all its waiting threads are read; otherwise a few more than can be admitted, or `at_least` that many if this is
+    more."""
+    places = ((ref.name.split("/")[1], ref.state.get("member")) for ref in read_refs(store, "slot/"))
     admitted = Counter(MEMBERS if is_member else workflow for workflow, is_member in places)
     room = max(0, policy.limit - sum(admitted.values()))
     has_groups = bool(store.backend.names("group/", limit=1))
@@ -79,10 +91,11 @@ def read_state(
             and len(store.backend.names(prefix, limit=rule.max_queue + 1)) > rule.max_queue
         )
         if may_overflow:
-            found += _waiting(_refs(store, prefix))
+            found += _waiting(read_refs(store, prefix))
         elif free or at_least:
-            page = _refs(store, prefix, limit=max(free and free + _LOOK_AHEAD, at_least))
+            page = read_refs(store, prefix, limit=max(free and free + _LOOK_AHEAD, at_least))
             found += _waiting(ref for ref in page if not _is_being_made(ref, now))
+    found = [one for one in found if one.thread not in without]
     for place, one in enumerate(found) if policy.rates else ():
         with suppress(Damaged):
             if ref := read_thread(store, one.thread):
@@ -99,7 +112,7 @@ def describe(store: Store, policy: ServicePolicy, state: QueueState, now: int) -
 def waiting_workflows(store: Store) -> Iterator[str]:
     """Yield the workflows that have waiting threads, with one read per workflow."""
     last: str | None = None
-    while found := _refs(store, "queue/", after=last, limit=1):
+    while found := read_refs(store, "queue/", after=last, limit=1):
         workflow = found[0].name.split("/")[1]
         yield workflow
         last = f"queue/{workflow}0"  # "0" sorts right after "/"
@@ -114,7 +127,7 @@ def lengths(store: Store) -> dict[str, int]:
 def slots(store: Store) -> list[Slot]:
     """Return the slots, in the order in which their threads were admitted."""
     found = []
-    for ref in _refs(store, "slot/"):
+    for ref in read_refs(store, "slot/"):
         _, workflow, name = ref.name.split("/")
         found.append(Slot(workflow, name, ref.state.get("since", 0)))
     return sorted(found, key=lambda slot: (slot.since, slot.thread))
@@ -127,7 +140,7 @@ def calls(store: Store, policy: ServicePolicy, now: int) -> dict[str, list[int]]
 def spent(store: Store, policy: ServicePolicy, now: int) -> float:
     if policy.spend_per_day is None:
         return 0.0
-    return float(sum(ref.state.get("dollars", 0) for ref in _refs(store, f"spend/{day_of(now)}/")))
+    return float(sum(ref.state.get("dollars", 0) for ref in read_refs(store, f"spend/{day_of(now)}/")))
 
 
 def day_of(now: int) -> str:
@@ -138,7 +151,7 @@ def _recent(ref: Ref | None, rate: StartRate, now: int) -> list[int]:
     return select_recent(ref.state.get("calls", ()) if ref else (), rate, now)
 
 
-def _refs(store: Store, prefix: str, *, after: str | None = None, limit: int | None = None) -> list[Ref]:
+def read_refs(store: Store, prefix: str, *, after: str | None = None, limit: int | None = None) -> list[Ref]:
     """Return refs sorted by name. A damaged ref is returned with its name only."""
     try:
         return store.refs(prefix, before=after, limit=limit)
@@ -163,6 +176,37 @@ def _waiting(refs: Iterable[Ref]) -> Iterator[Waiting]:
 
 
 # -- verbs --
+
+
+def carry_out(
+    store: Store,
+    policy: ServicePolicy,
+    verdict: Admission,
+    waiting: Iterable[Waiting],
+    *,
+    now: int,
+    log: Callable[[str], object],
+    problems: Problems,
+    unreadable: set[str],
+) -> Iterator[ThreadRef]:
+    """Discard and admit waiting threads as decided, and yield the admitted ones. A thread that cannot be read is added
+    to `unreadable`, so that it does not block others."""
+    by_name = {one.thread: one for one in waiting}
+    for name in (*verdict.discard, *verdict.admit):
+        one = by_name[name]
+        try:
+            if name in verdict.discard:
+                if discard(store, one, verdict.discard[name]) is not None:
+                    log(f"{name} is discarded: {verdict.discard[name]}")
+                continue
+            ref = admit(store, one, now=now, call=policy.meter(one.agent))
+        except Damaged as error:
+            unreadable.add(name)
+            problems.note_unreadable(name, error)
+            continue
+        if ref is not None:
+            log(f"{name} of {one.workflow} starts after {max(0, now - one.since):,} ms")
+            yield ref
 
 
 def admit(store: Store, one: Waiting, *, now: int, call: MeteredCall | None = None) -> ThreadRef | None:
@@ -240,17 +284,21 @@ def _count(store: Store, draft: Draft, call: MeteredCall, now: int) -> None:
     draft.move(name, ref, state={"calls": calls[-call.rate.count :]})
 
 
-def wake_parents(store: Store, *, now: int) -> tuple[list[ThreadRef], int | None]:
+def wake_parents(store: Store, *, now: int, problems: Problems) -> tuple[list[ThreadRef], int | None]:
     """Give a slot to each thread that waits for its group if a member has ended or the deadline has passed. Return
     these threads and the next deadline. A thread is woken even if no slot is free: its turn is short, calls no agent,
     and might end the very members that hold the slots."""
     woken, deadlines = [], []
-    for group in _refs(store, "group/"):
+    for group in read_refs(store, "group/"):
         deadline: int = group.state.get("deadline", 0)
         if group.version == group.state.get("seen") and not 0 < deadline <= now:
             deadlines += [deadline] if deadline else []
             continue
-        ref = read_thread(store, group.name.removeprefix("group/"))
+        try:
+            ref = read_thread(store, name := group.name.removeprefix("group/"))
+        except Damaged as error:
+            problems.note_unreadable(name, error)
+            continue
         if ref is None or ref.state.status != Status.WAITING or ref.state.service is None:
             continue
         name, draft = thread.slot_name(ref.state.name, ref.id), store.draft()
@@ -344,6 +392,6 @@ def _move_admitted(
 def forget_old_days(store: Store, *, now: int, days: int = 31) -> None:
     """Remove the costs of days more than `days` ago."""
     oldest = day_of(now - days * DAY_MS)
-    for ref in _refs(store, "spend/"):
+    for ref in read_refs(store, "spend/"):
         if ref.version and ref.name.split("/")[1] < oldest:
             store.move(ref.name, ref, durable=False)

@@ -13,12 +13,12 @@ import asyncio
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rolecall.errors import Damaged, RolecallError
 from rolecall.service import queue, recovery
-from rolecall.service.admission import Admission, Due, QueueState, Waiting, decide
+from rolecall.service.admission import Admission, Due, QueueState, decide
 from rolecall.service.door import Door
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.problems import Problems
@@ -28,7 +28,7 @@ from rolecall.service.worker import StepOrder
 from rolecall.service.workers import Workers
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
-from rolecall.threads.state import ThreadRef, read_thread
+from rolecall.threads.state import read_thread
 
 POLL_MS = 5_000
 """Milliseconds between two reads of the store if nothing reports a change."""
@@ -172,7 +172,7 @@ class Supervisor:
             if self._has_news:
                 self._read_at = now + POLL_MS
                 self._stop_killed_threads()
-                woken, deadline = queue.wake_parents(self.store, now=now)
+                woken, deadline = queue.wake_parents(self.store, now=now, problems=self.problems)
                 self._held |= {
                     ref.id: _Held(Slot(ref.state.name, ref.id, now), head=ref.head) for ref in woken
                 }
@@ -198,7 +198,7 @@ class Supervisor:
                 if ref is not None and ref.state.has_ended:
                     self._workers.running[name].stop()
             except Damaged as error:  # the thread's own step fails on this; no other thread is affected
-                self.problems.note(name, f"{name} cannot be read: {error.message}")
+                self.problems.note_unreadable(name, error)
 
     def _decide(self, now: int) -> Admission:
         due = []
@@ -222,43 +222,42 @@ class Supervisor:
         self._has_news = False
         verdict = decide(self.policy, state, now)
 
-        by_name = {one.thread: one for one in state.waiting}
         agents = {one.thread: one.agent for one in due}
-        for name, reason in verdict.discard.items():
-            if self._leave_queue(by_name[name], queue.discard, reason):
-                self.log(f"{name} is discarded: {reason}")
-                self._door.tell(name)
         for name in verdict.step:
             if call := self.policy.meter(agents[name]):
                 queue.count(self.store, call, now=now)
             held = self._held[name]
             held.task = asyncio.create_task(self._step(held))
-        for name in verdict.admit:
-            one = by_name[name]
-            if ref := self._leave_queue(one, queue.admit, now=now, call=self.policy.meter(one.agent)):
-                self.log(f"{name} of {one.workflow} starts after {max(0, now - one.since):,} ms")
-                self._door.tell(name)
-                held = self._held[name] = _Held(Slot(one.workflow, name, now), head=ref.head)
-                held.task = asyncio.create_task(self._step(held))
+        admitted = queue.carry_out(
+            self.store,
+            self.policy,
+            verdict,
+            state.waiting,
+            now=now,
+            log=self.log,
+            problems=self.problems,
+            unreadable=self._unreadable,
+        )
+        for ref in admitted:
+            self._door.tell(ref.id)
+            held = self._held[ref.id] = _Held(Slot(ref.state.name, ref.id, now), head=ref.head)
+            held.task = asyncio.create_task(self._step(held))
+        for name in verdict.discard:
+            self._door.tell(name)
+        if self._unreadable & {*verdict.admit, *verdict.discard}:
+            self._has_news = True  # other threads can take their places
         return verdict
 
     def _read_state(self, now: int, due: Sequence[Due] = (), *, at_least: int = 0) -> QueueState:
-        state = queue.read_state(
-            self.store, self.policy, now=now, due=due, agent_of=self._agent_of, at_least=at_least
+        return queue.read_state(
+            self.store,
+            self.policy,
+            now=now,
+            due=due,
+            agent_of=self._agent_of,
+            at_least=at_least,
+            without=self._unreadable,
         )
-        return replace(state, waiting=[one for one in state.waiting if one.thread not in self._unreadable])
-
-    def _leave_queue(
-        self, one: Waiting, move: Callable[..., ThreadRef | None], *words: Any, **options: Any
-    ) -> ThreadRef | None:
-        """Move a waiting thread out of the queue. Return None if the thread no longer waits or cannot be read."""
-        try:
-            return move(self.store, one, *words, **options)
-        except Damaged as error:
-            self._unreadable.add(one.thread)
-            self._has_news = True  # another thread can take its place
-            self.problems.note(one.thread, f"{one.thread} cannot be read: {error.message}")
-            return None
 
     # -- steps --
 

@@ -15,13 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from rolecall.errors import Conflict, RolecallError
+from rolecall.errors import Conflict, Damaged, RolecallError
 from rolecall.service import queue, recovery
 from rolecall.service.admission import Admission, Due, QueueState, decide
 from rolecall.service.fleet import machines
 from rolecall.service.fleet.needs import Need, find_need, find_need_elsewhere
 from rolecall.service.fleet.orders import OPEN, Order, Orders, order_id
 from rolecall.service.policy import ServicePolicy
+from rolecall.service.problems import Problems
 from rolecall.service.queue import AgentOf, Slot
 from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject
@@ -48,6 +49,7 @@ class Dispatcher:
     orders: Orders
     lease_ms: int
     log: Callable[[str], object]
+    problems: Problems
     agent_of: AgentOf
     running_here: Container[str] = ()
     """The threads whose steps this machine is running and will settle itself."""
@@ -56,37 +58,45 @@ class Dispatcher:
     """Whether the last sweep found threads with slots."""
     lease_ends_at: int | None = None
     """When the first of the leases that the last sweep found ends."""
+    _unreadable: set[str] = field(default_factory=set)
+    """Waiting threads that cannot be read from the store. They do not block others."""
 
     # -- deciding --
 
     def look(self) -> Admission:
         """Admit and discard threads according to the policy, and wake the threads whose groups have changed or timed
         out. Order the next steps of the admitted and woken threads."""
-        woken, deadline = queue.wake_parents(self.store, now=self.store.now())
+        woken, deadline = queue.wake_parents(self.store, now=self.store.now(), problems=self.problems)
         admitted = {slot_name(ref.state.name, ref.id) for ref in woken}
+        times = [deadline] if deadline is not None else []
         verdict = Admission()
-        if self.store.refs("queue/", limit=1):
+        if self.store.backend.names("queue/", limit=1):
             with self.backend.alone("admission"):
                 now = self.store.now()
-                state = queue.read_state(self.store, self.policy, now=now, agent_of=self.agent_of)
+                state = queue.read_state(
+                    self.store, self.policy, now=now, agent_of=self.agent_of, without=self._unreadable
+                )
                 verdict = decide(self.policy, state, now)
-                by_name = {one.thread: one for one in state.waiting}
-                for name, reason in verdict.discard.items():
-                    if queue.discard(self.store, by_name[name], reason) is not None:
-                        self.log(f"{name} is discarded: {reason}")
-                for one in (by_name[name] for name in verdict.admit):
-                    call = self.policy.meter(one.agent)
-                    if queue.admit(self.store, one, now=now, call=call) is not None:
-                        self.log(
-                            f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms"
-                        )
-                        admitted.add(slot_name(one.workflow, one.thread))
+                entered = queue.carry_out(
+                    self.store,
+                    self.policy,
+                    verdict,
+                    state.waiting,
+                    now=now,
+                    log=self.log,
+                    problems=self.problems,
+                    unreadable=self._unreadable,
+                )
+                admitted |= {slot_name(ref.state.name, ref.id) for ref in entered}
+            if verdict.look_again_at is not None:
+                times.append(verdict.look_again_at)
+            if self._unreadable & {*verdict.admit, *verdict.discard}:
+                times.append(now)  # other threads can take their places
 
         if admitted:  # no rate is checked, because the first calls were counted at admission
             room = self._room()
             for plan in self._plan([slot for slot in room.slots if slot.name in admitted], room).values():
                 self._order(*plan, room)
-        times = [at for at in (verdict.look_again_at, deadline) if at is not None]
         return replace(verdict, look_again_at=min(times, default=None))
 
     def go_on(self, order: Order) -> Admission:
@@ -120,13 +130,24 @@ class Dispatcher:
     # -- ordering --
 
     def _room(self) -> Room:
-        return Room(machines.list_machines(self.store), self.store.refs("slot/"))
+        slots = []
+        for slot in queue.read_refs(self.store, "slot/"):
+            if slot.version:
+                slots.append(slot)
+            else:
+                self.problems.note(slot.name, f"{slot.name} cannot be read")
+        return Room(machines.list_machines(self.store), slots)
 
     def _plan(self, slots: Sequence[Ref], room: Room) -> dict[str, tuple[Ref, ThreadRef, Need]]:
         """Return the threads with slots whose next step a machine can take, and what that step needs."""
         found = {}
         for slot in slots:
-            ref = read_thread(self.store, slot.name.rpartition("/")[2])
+            name = slot.name.rpartition("/")[2]
+            try:
+                ref = read_thread(self.store, name)
+            except Damaged as error:
+                self.problems.note_unreadable(name, error)
+                continue
             if ref is None or ref.state.status != "idle":
                 continue
             need = Need()
@@ -160,7 +181,8 @@ class Dispatcher:
 
     def sweep(self) -> Admission:
         """Order the steps of threads whose order is missing or lost, and cancel the orders of ended threads."""
-        queue.wake_parents(self.store, now=self.store.now())  # in case no machine leads
+        # in case no machine leads
+        queue.wake_parents(self.store, now=self.store.now(), problems=self.problems)
         room = self._room()
         self.has_slots, self.lease_ends_at = bool(room.slots), None
         named = {slot.state["order"] for slot in room.slots if "order" in slot.state}
@@ -170,8 +192,12 @@ class Dispatcher:
         statuses = self.orders.find_statuses(named)
         lost = []
         for slot in room.slots:
-            with suppress(Conflict):  # if a slot moves, some process is working on it
+            try:
                 lost += [slot] if self._is_lost(slot, statuses, room) else []
+            except Conflict:
+                pass  # a slot moves if some process is working on it
+            except Damaged as error:
+                self.problems.note_unreadable(slot.name.rpartition("/")[2], error)
         return self._step(lost, room) if lost else Admission()
 
     def _is_lost(self, slot: Ref, statuses: Mapping[str, WorkflowStatus], room: Room) -> bool:

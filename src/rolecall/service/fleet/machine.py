@@ -177,6 +177,7 @@ class Machine:
             self._orders,
             settings.lease_ms,
             self.log,
+            self.problems,
             self._agent_of(store),
             running_here=self._steps.running,
         )
@@ -252,7 +253,7 @@ class Machine:
             return
 
         def look() -> dict[str, str]:
-            slots = self._reach.store.refs("slot/")
+            slots = queue.read_refs(self._reach.store, "slot/")
             wanted = {slot.state.get(key) for slot in slots for key in ("need", "instead_of")}
             known = {need: self._here.lacks(Need.of(need)) for need in self._lacking if need in wanted}
             return {need: why for need, why in known.items() if why}

@@ -178,7 +178,7 @@ class Presence:
 
 def status(store: Store) -> JsonObject:
     """Return the machines, their slots, the queue and the throughput, as plain values."""
-    slots = store.refs("slot/")
+    slots = queue.read_refs(store, "slot/")
     found = list_machines(store)
     alive = [one for one in found if one.is_alive]
     # Workflows whose threads wait for something that no machine has, and what is missing.
