@@ -183,7 +183,12 @@ def read_mounts() -> list[str]:
 
 @pytest.mark.parametrize("layers", ["both", "bubblewrap"])
 @pytest.mark.parametrize("whom", KILLED)
-def test_nothing_is_left_when_a_process_is_killed(home: Path, whom: str, layers: str) -> None:
+def test_nothing_is_left_when_a_process_is_killed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whom: str, layers: str
+) -> None:
+    # Other tests have temporary folders that nobody holds, for a moment or since they killed a process.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     work = home / "work"
     # A daemon that no mark and no session leads to, and a program that waits.
     script = "env -i setsid sleep 900 </dev/null >/dev/null 2>&1 & echo ready; sleep 900"
@@ -225,7 +230,7 @@ def test_nothing_is_left_when_a_process_is_killed(home: Path, whom: str, layers:
     assert not left
     assert read_mounts() == mounts
     with scratch.folder("rolecall-tmp-"):  # the next run removes what a killed one has left
-        assert not [path for path in Path(tempfile.gettempdir()).glob("rolecall-tmp-*") if is_unheld(path)]
+        assert not [path for path in tmp_path.glob("rolecall-tmp-*") if is_unheld(path)]
 
 
 def children(pid: int) -> list[int]:
