@@ -7,6 +7,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall, Thread, own_words
 from rolecall.cli.group_view import Amounts, duration, gist, work_folders
@@ -18,6 +19,9 @@ from rolecall.settings import repository
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import local_time, money
 from rolecall.threads.setup import HUMAN
+
+if TYPE_CHECKING:
+    from rolecall.nexus.reply import ProjectTask
 
 _WIDEST = 100
 """The maximum line width, because longer lines are hard to read."""
@@ -160,11 +164,11 @@ class Board:
         self._at_work = ids
         return at_work, waiting
 
-    def _list_tasks(self) -> list[JsonObject]:
+    def _list_tasks(self) -> list[ProjectTask]:
         if not os.path.isdir(os.path.join(self._place, ".nexus")):
             return []
         with suppress(RolecallError):  # the Lead is told about files that cannot be read
-            return list(self._rolecall.project().tasks().get("tasks", ()))
+            return self._rolecall.project().tasks().get("tasks", [])
         return []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate
 
 from rolecall.api import Project
 from rolecall.mcp.tools import Caller, McpOutput, McpTool, ToolContext, flag, make_tool, text, texts
@@ -11,7 +11,9 @@ from rolecall.nexus.note_name import CATEGORIES
 from rolecall.settings.capabilities import FILES
 
 
-def _tool(name: str, verb: Callable[..., McpOutput], *about: Any, **more: Any) -> McpTool:
+def _tool(
+    name: str, verb: Callable[Concatenate[Project, ...], McpOutput], *about: Any, **more: Any
+) -> McpTool:
     """Create a tool that calls `verb` with the project and the tool's arguments."""
 
     def run(place: ToolContext, _caller: Caller, /, **arguments: Any) -> McpOutput:
@@ -26,10 +28,41 @@ def _read(place: ToolContext, _caller: Caller, /, name: str) -> McpOutput:
     return {"text": found, **({"warning": warnings[0]} if warnings else {})}
 
 
+def _add(
+    project: Project,
+    name: str,
+    text: str,
+    category: str | None = None,
+    into: str | None = None,
+    new: bool = False,
+) -> McpOutput:
+    return project.remember(name, text, category=category, into=into, is_new=new)
+
+
+def _list_notes(project: Project) -> McpOutput:
+    return {"notes": project.memories()}
+
+
+def _list_forgettable(project: Project) -> McpOutput:
+    return {"candidates": project.forgettable()}
+
+
+def _delete(project: Project, names: list[str]) -> McpOutput:
+    return {"deleted": project.forget(names)}
+
+
+def _list_rules(project: Project, tag: str | None = None) -> McpOutput:
+    return {"rules": project.rules(tag=tag)}
+
+
+def _read_rule(project: Project, name: str) -> McpOutput:
+    return {"text": project.rule(name)}
+
+
 TOOLS = (
     _tool(
         "memory_add",
-        lambda project, new=False, **given: project.remember(**given, is_new=new),
+        _add,
         "Keep a lesson of this project as a note. If a note on its subject exists, the reply names it, and you say"
         " `into` it or `new`. Never put keys or passwords into it.",
         {
@@ -51,7 +84,7 @@ TOOLS = (
     ),
     _tool(
         "memory_list",
-        lambda project: {"notes": project.memories()},
+        _list_notes,
         "List the notes of this project and how often each was read.",
         {},
         notes_reads=True,
@@ -74,14 +107,14 @@ TOOLS = (
     ),
     _tool(
         "memory_gc",
-        lambda project: {"candidates": project.forgettable()},
+        _list_forgettable,
         "Show which notes may be forgotten and the reasons for it. Nothing is deleted: ask the user first.",
         {},
         notes_reads=True,
     ),
     _tool(
         "memory_delete",
-        lambda project, names: {"deleted": project.forget(names)},
+        _delete,
         "Delete notes that the user agreed to delete, each by a git commit whose message brings it back.",
         {"names": texts("The notes.", minItems=1)},
         effect="changes",
@@ -98,14 +131,14 @@ TOOLS = (
     ),
     _tool(
         "rule_list",
-        lambda project, tag=None: {"rules": project.rules(tag=tag)},
+        _list_rules,
         "List the rules of this project.",
         {},
         {"tag": text("Only those with this tag.")},
     ),
     _tool(
         "rule_read",
-        lambda project, name: {"text": project.rule(name)},
+        _read_rule,
         "Read a rule.",
         {"name": text("The rule.")},
     ),
