@@ -44,7 +44,7 @@ CRASHES = {"crashes": 3, "losses": 10}
 for losses is higher because losses are rarely the thread's fault."""
 BY_SERVICE = {"by": "service"}
 """Included in the body of every event that the service, not the engine, records."""
-SHOWN = 50
+_SHOWN = 50
 """The number of waiting threads for which the status gives a reason."""
 _LOOK_AHEAD = 50
 """How many waiting threads to read beyond the number of free slots, because a rate can hold up the first ones."""
@@ -103,9 +103,14 @@ def read_state(
     return QueueState(found, admitted, due, calls(store, policy, now), spent(store, policy, now))
 
 
-def describe(store: Store, policy: ServicePolicy, state: QueueState, now: int) -> JsonObject:
-    """Return the queue as plain values: its lengths, why threads wait, and the cost of the day."""
-    waits = dict(list(decide(policy, state, now).wait.items())[:SHOWN])
+def describe(
+    store: Store, policy: ServicePolicy, *, agent_of: AgentOf, without: Container[str] = ()
+) -> JsonObject:
+    """Return the queue as plain values: its lengths, why threads wait (leaving out those in `without`), and the cost of
+    the day."""
+    now = store.now()
+    state = read_state(store, policy, now=now, agent_of=agent_of, at_least=_SHOWN, without=without)
+    waits = dict(list(decide(policy, state, now).wait.items())[:_SHOWN])
     return {"queued": lengths(store), "waits": waits, "spent": state.spent}
 
 

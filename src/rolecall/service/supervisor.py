@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -216,7 +216,14 @@ class Supervisor:
             due.append(Due(held.slot.thread, held.slot.since, agent))
 
         if self._has_news:
-            state = self._read_state(now, due)
+            state = queue.read_state(
+                self.store,
+                self.policy,
+                now=now,
+                due=due,
+                agent_of=self._agent_of,
+                without=self._unreadable,
+            )
         else:  # nothing arrived and no slot became free, so only admitted threads can continue
             state = QueueState(due=due, calls=queue.calls(self.store, self.policy, now))
         self._has_news = False
@@ -247,17 +254,6 @@ class Supervisor:
         if self._unreadable & {*verdict.admit, *verdict.discard}:
             self._has_news = True  # other threads can take their places
         return verdict
-
-    def _read_state(self, now: int, due: Sequence[Due] = (), *, at_least: int = 0) -> QueueState:
-        return queue.read_state(
-            self.store,
-            self.policy,
-            now=now,
-            due=due,
-            agent_of=self._agent_of,
-            at_least=at_least,
-            without=self._unreadable,
-        )
 
     # -- steps --
 
@@ -316,9 +312,7 @@ class Supervisor:
         ]
         known: JsonObject = {"queued": {}, "waits": {}, "spent": 0.0}
         with suppress(RolecallError):  # store errors are among the problems
-            now = self.store.now()
-            state = self._read_state(now, at_least=queue.SHOWN)
-            known = queue.describe(self.store, self.policy, state, now)
+            known = queue.describe(self.store, self.policy, agent_of=self._agent_of, without=self._unreadable)
         return {
             **known,
             "since": self._since,

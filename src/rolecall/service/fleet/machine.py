@@ -401,9 +401,7 @@ class Machine:
 
         def describe() -> JsonObject:
             store = self._reach.new_store()
-            now, agent_of = store.now(), self._agent_of(store)
-            state = queue.read_state(store, self.policy, now=now, agent_of=agent_of, at_least=queue.SHOWN)
-            return queue.describe(store, self.policy, state, now)
+            return queue.describe(store, self.policy, agent_of=self._agent_of(store))
 
         return {
             "queued": {},
