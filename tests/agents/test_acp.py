@@ -1013,6 +1013,11 @@ def test_options_of_the_configuration_are_read_by_their_types() -> None:
     )
     with pytest.raises(UsageError, match="has no option 'tiemout'"):
         resolve("acp:my-agent", {"tiemout": 1})
+    with pytest.raises(UsageError, match="has 3 wrong options") as raised:
+        resolve("acp:my-agent", {"tiemout": 1, "timeout": "soon", "env": 5, "is-asking": True})
+    assert ["tiemout" in line or "timeout" in line for line in raised.value.message.splitlines()[1:]] == [
+        True, True, False,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("spec", ["acp", "acp:", "acp:''", "acp:prog 'open"])

@@ -220,8 +220,15 @@ def test_a_script_may_be_yaml_or_json_and_named_in_a_spec(tmp_path: Path) -> Non
 
 def test_a_script_that_is_not_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text("{")
-    with pytest.raises(UsageError, match=r"s\.json: not valid JSON"):
+    with pytest.raises(UsageError, match=r"s\.json:1:2: error: not valid JSON"):
         scripted(tmp_path / "s.json")
+    (tmp_path / "s.json").write_text(
+        '{"roles": {"w": [\n\t{"answer": "\\ud83d\\ude00", "boddy": "x"},\n 5]}, "x": 1}'
+    )
+    with pytest.raises(UsageError) as caught:
+        scripted(tmp_path / "s.json")
+    places = [line.split(": ")[0].rpartition("s.json:")[2] for line in caught.value.message.splitlines()[1:]]
+    assert places == ["2:29", "3:2", "3:7"]
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_a_manifest_is_held_to_its_form(package: Path) -> None:
     assert "agents.1.id must be an id of lower-case letters, digits, _ and -, not '../../secret'" in found
     assert "'extra' is not a key of the manifest" in found
     (package / "manifest.json").write_text('{"agents": [')
-    assert "manifest.json:1:1: error: not valid JSON" in refused(package)[0]
+    assert "manifest.json:1:13: error: not valid JSON" in refused(package)[0]
 
 
 def test_an_agent_twice_in_the_manifest_is_refused(package: Path) -> None:

@@ -381,8 +381,9 @@ def test_mistakes_of_authors_are_shown_and_are_no_success(rolecall: Rolecall, tm
         "conformance", "run", str(folder), "--over", "tools", "--format", "text", check=1, env=QUICK
     )
     assert "1 passed, 0 failed, 2 malformed\n" in done.stdout
-    assert "  cut.json, line 2: it is not JSON: " in done.stdout
-    assert "  cases.json, /1/postcondition/return_value/active (odd): 'active' is not a path" in done.stdout
+    assert "  cut.json:2:1: it is not JSON: " in done.stdout
+    place = "/1/postcondition/return_value/active (odd)"
+    assert re.search(rf"  cases\.json:\d+:\d+, {re.escape(place)}: 'active' is not a path", done.stdout)
 
 
 @pytest.mark.parametrize("content", [None, "empty"])
@@ -466,26 +467,28 @@ def test_a_case_that_is_not_of_the_format_is_reported_with_its_place(
     assert mistake.file == "cases.json"
     assert mistake.place == "/1" + place
     assert problem in mistake.problem
+    assert mistake.line and mistake.column
     assert mistake.test_id == (changed.get("test_id", "odd") or "")
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "problem"),
+    ("text", "place", "at", "problem"),
     [
-        ("", "line 1", "not JSON"),
-        ("[\n\n{]", "line 3", "not JSON"),
-        ("[]", "", "empty list"),
-        ("5", "/", "must be an object"),
-        ('[{"test_id": "a"}, 7]', "/0", "is missing"),
+        ("", "", (1, 1), "not JSON"),
+        ("[\n\n{]", "", (3, 2), "not JSON"),
+        ("[]", "", (0, 0), "empty list"),
+        ("5", "/", (1, 1), "must be an object"),
+        ('[{"test_id": "a"}, 7]', "/0", (1, 2), "is missing"),
+        ('[\n {"test_id": "a",\n  "covers": 7}]', "/0/covers", (3, 13), "must be"),
     ],
 )
 def test_a_file_that_is_no_fixture_is_reported_and_never_passed_over(
-    tmp_path: Path, text: str, place: str, problem: str
+    tmp_path: Path, text: str, place: str, at: tuple[int, int], problem: str
 ) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
-    (mistake, *_) = fixture.load(str(tmp_path)).mistakes
-    assert (mistake.file, mistake.place) == ("x.json", place)
+    mistake = next(one for one in fixture.load(str(tmp_path)).mistakes if one.place == place)
+    assert (mistake.file, mistake.line, mistake.column) == ("x.json", *at)
     assert problem in mistake.problem
 
 

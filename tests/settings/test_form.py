@@ -123,6 +123,17 @@ def test_a_part_that_is_not_yaml_has_one_problem() -> None:
     assert problems("jobs: {a: {name: !!int x}}") == ["j.yaml:1:18: error: 'x' is not of the type !!int"]
 
 
+def test_problems_of_json_have_lines_and_columns_and_come_at_once() -> None:
+    text = '{"jobs": {\n\t"a": {"name": "\\ud83d\\ude00", "naem": 1},\n  "b": 5}, "x": 1, "x": 2}'
+    found = form.load_json(JOBS, text, source="j.json").problems
+    assert [(one.line, one.column) for one in found] == [(2, 16), (2, 32), (3, 8), (3, 12), (3, 20)]
+    assert "given twice" in found[4].message
+    (broken,) = form.load_json(JOBS, '{\n "jobs": NaN, }', source="j.json").problems
+    assert str(broken) == "j.json:1:1: error: not valid JSON: NaN is not a JSON value"
+    (broken,) = form.load_json(JOBS, '{\n "jobs": }', source="j.json").problems
+    assert str(broken) == "j.json:2:10: error: not valid JSON: Expecting value"
+
+
 def test_a_secret_is_not_shown() -> None:
     with pytest.raises(UsageError) as caught:
         form.check_value(Text("the name of a variable", pattern="[A-Z]+", is_secret=True), "sk-1", ("key",))

@@ -59,7 +59,7 @@ def parse_argument(name: str, argument: str) -> dict[str, str]:
 
 
 def read_options(adapter: str, options: JsonObject) -> JsonObject:
-    """Read options according to the types of the adapter's fields, or raise `UsageError` with the first problem."""
+    """Read options according to the types of the adapter's fields, or raise `UsageError` with every problem."""
     module = import_module(ADAPTERS[adapter])
     is_parsed = adapter in WITH_ARGUMENT
     kind = get_type_hints(module.from_argument)["return"] if is_parsed else getattr(module, adapter)
@@ -69,9 +69,11 @@ def read_options(adapter: str, options: JsonObject) -> JsonObject:
         if field.init and (field.default is not MISSING or field.default_factory is not MISSING)
     }
     values = {key.replace("-", "_"): value for key, value in options.items()}
-    for name in values.keys() - known.keys():
+    wrong = list[tuple[str, str]]()
+    for name in [name for name in values if name not in known]:
         hint = form.did_you_mean(name, sorted(known), what="Its options")
-        raise UsageError(f"the agent {adapter!r} has no option {name!r}", hint=hint)
+        wrong.append((f"the agent {adapter!r} has no option {name!r}", hint))
+        del values[name]
     forms = {}
     for name, written in known.items():
         marks = (_FORMS[mark] for mark in _FORMS if written.startswith(mark))
@@ -81,8 +83,12 @@ def read_options(adapter: str, options: JsonObject) -> JsonObject:
     record = Section(f"the agent {adapter!r}", forms)
     # Environment variables and tool servers can contain secrets, so error messages show no values.
     read = form.load_value(record, values, hides_texts=True)
-    for problem in read.problems:
-        raise UsageError(f"the agent {adapter!r}: {problem.message}", hint=problem.hint)
+    wrong += [(f"the agent {adapter!r}: {problem.message}", problem.hint) for problem in read.problems]
+    if wrong[1:]:
+        lines = "".join(f"\n  {message}{'. ' if hint else ''}{hint}" for message, hint in wrong)
+        raise UsageError(f"the agent {adapter!r} has {len(wrong)} wrong options:{lines}")
+    if wrong:
+        raise UsageError(wrong[0][0], hint=wrong[0][1])
     return read.require()
 
 

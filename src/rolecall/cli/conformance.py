@@ -63,8 +63,9 @@ def _word(report: ConformanceReport) -> Iterator[str]:
         yield "malformed:"
         for mistake in report.mistakes:
             case = f" ({mistake.test_id})" if mistake.test_id else ""
+            where = f":{mistake.line}:{mistake.column}" if mistake.line else ""
             place = f", {mistake.place}" if mistake.place else ""
-            yield f"  {mistake.file}{place}{case}: {mistake.problem}"
+            yield f"  {mistake.file}{where}{place}{case}: {mistake.problem}"
         yield ""
     if report.passed_over:
         yield f"skipped, because they are schemas: {', '.join(report.passed_over)}\n"

@@ -9,7 +9,6 @@ A tasks file contains one JSON object on each line:
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from shlex import join
@@ -204,15 +203,7 @@ def read_lines(one: Form[T], path: str) -> tuple[list[tuple[int, T]], list[Probl
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            column = getattr(error, "colno", 1)
-            problems.append(Problem("error", f"not valid JSON: {error}", path, number, column))
-            continue
-        # The YAML reader knows positions and reads JSON, except for the surrogate pairs of emoji.
-        is_plain = "\\u" not in line
-        loaded = form.load(one, line, source=path) if is_plain else form.load_value(one, value, source=path)
+        loaded = form.load_json(one, line, source=path)
         problems += [problem._replace(line=number) for problem in loaded.problems]
         if loaded.value is not None:
             found.append((number, loaded.value))

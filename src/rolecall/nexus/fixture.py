@@ -13,13 +13,13 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from types import NoneType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import UsageError
 from rolecall.nexus import documented, expectation, project_paths
-from rolecall.settings import form
+from rolecall.settings import form, yaml12
 from rolecall.settings.form import At, Choice, Field, Form, ListOf, MapOf, Record, Text, Unreadable
 from rolecall.settings.yaml12 import Position, YamlNode
 from rolecall.store.canonical import JsonObject
@@ -136,6 +136,9 @@ class Mistake(NamedTuple):
     place: str
     problem: str
     test_id: str = ""
+    line: int = 0
+    """The line, or 0 if the mistake is not in the text itself."""
+    column: int = 0
 
 
 class Fixtures(NamedTuple):
@@ -175,9 +178,10 @@ def _load_file(path: str, name: str, found: Fixtures) -> None:
         if not os.path.isfile(path):  # reading a pipe or a device might never end
             raise ValueError("it is not a regular file")
         with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+            text = file.read()
+        content = json.loads(text)
     except json.JSONDecodeError as exc:
-        found.mistakes.append(Mistake(name, f"line {exc.lineno}", f"it is not JSON: {exc.msg}"))
+        found.mistakes.append(Mistake(name, "", f"it is not JSON: {exc.msg}", "", exc.lineno, exc.colno))
         return
     except (OSError, ValueError, RecursionError) as exc:
         found.mistakes.append(Mistake(name, "", f"it cannot be read: {exc}"))
@@ -187,8 +191,18 @@ def _load_file(path: str, name: str, found: Fixtures) -> None:
         return
     if content == []:
         found.mistakes.append(Mistake(name, "", "it is an empty list"))
+
+    @cache
+    def find_places() -> YamlNode:
+        return yaml12.read_json_places(text, source=name).node or YamlNode(None, Position(name, 1, 1))
+
     for number, entry in enumerate(content if isinstance(content, list) else [content]):
-        reading = form.Reading(YamlNode(None, Position(name, 1, 1)))
+
+        def find_entry(number: int = number) -> YamlNode:
+            whole = find_places()
+            return whole.parts.get(number, whole) if isinstance(content, list) else whole
+
+        reading = form.Reading(find_entry)
         case = _CASE.read(entry, At(reading))
         if not isinstance(case, Unreadable) and not reading.problems:
             _check(case, At(reading))
@@ -199,7 +213,9 @@ def _load_file(path: str, name: str, found: Fixtures) -> None:
         for where, problem in zip(reading.wrong, reading.problems, strict=True):
             place = "/" + "/".join([*start, *map(str, where)])
             written = test_id if isinstance(test_id, str) else ""
-            found.mistakes.append(Mistake(name, place, problem.message, written))
+            found.mistakes.append(
+                Mistake(name, place, problem.message, written, problem.line, problem.column)
+            )
 
 
 def _check(case: Case, at: At) -> None:

@@ -7,7 +7,6 @@ something shows them. The memory policy of a catalogue is not read: memory follo
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -107,15 +106,11 @@ class VocabularyReader:
         return None if reading.problems or isinstance(value, form.Unreadable) else value
 
     def json(self, name: str, wanted: Form[T]) -> T | None:
-        """Return the value of a JSON file as `yaml` does for a YAML file; problems have paths instead of lines."""
+        """Return the value of a JSON file as `yaml` does for a YAML file."""
         text = self.decode(name, self.raw(name))
         if text is None:
             return None
-        try:
-            loaded = form.load_value(wanted, json.loads(text), source=self.path(name))
-        except (ValueError, RecursionError) as exc:
-            self.report(name, (), f"not valid JSON: {exc}")
-            return None
+        loaded = form.load_json(wanted, text, source=self.path(name))
         self.problems += loaded.problems
         return None if loaded.problems else loaded.value
 

@@ -16,6 +16,7 @@ as it does for a key that is absent or null. A record without one of its require
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
@@ -511,10 +512,49 @@ def load(
     return Loaded(None if isinstance(read, Unreadable) else read, in_order(reading.problems, source))
 
 
+def load_json(form: Form[T], text: str, *, source: str) -> Loaded[T]:
+    """Read the value of a JSON text."""
+    try:
+        value, has_repeats = parse_json(text)
+    except ValueError as error:
+        line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
+        message = f"not valid JSON: {getattr(error, 'msg', error)}"
+        return Loaded(None, (Problem("error", message, source, line, column),))
+
+    def find_places() -> YamlNode:
+        return yaml12.read_json_places(text, source=source).node or YamlNode(None, Position(source, 1, 1))
+
+    problems = yaml12.read_json_places(text, source=source).problems if has_repeats else ()
+    reading = Reading(find_places, problems)
+    read = form.read(value, At(reading))
+    return Loaded(None if isinstance(read, Unreadable) else read, in_order(reading.problems, source))
+
+
+def parse_json(text: str) -> tuple[Any, bool]:
+    """Return the value of a JSON text, and whether a key is given twice in one object. Raise `ValueError` if the text
+    is not valid JSON."""
+    has_repeats = False
+
+    def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal has_repeats
+        value = dict(pairs)
+        has_repeats |= len(value) != len(pairs)
+        return value
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is not a JSON value")
+
+    try:
+        value = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=make_object, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
+    return value, has_repeats
+
+
 def load_value(
     form: Form[T], value: Any, *, source: str = "", path: Path = (), hides_texts: bool = False
 ) -> Loaded[T]:
-    """Read a value that is already parsed. Unlike those of `load`, its problems name paths, starting with `path`,
+    """Read a value that comes from no text. Unlike those of `load`, its problems name paths, starting with `path`,
     instead of lines."""
     reading = Reading(YamlNode(None, Position(source, 1, 1)), hides_texts=hides_texts)
     read = form.read(value, At(reading, path))

@@ -179,6 +179,13 @@ def read(
         return Document(None, [*budget.problems, exc.problem])
 
 
+def read_json_places(text: str, *, source: str) -> Document:
+    """Read the places of all parts of a JSON text, and find keys that are given twice. Escapes, which YAML does not
+    have in the same form, are replaced, so the values differ, and a key with an escape has the place around it."""
+    same_length = re.sub(r"\\(?:u[0-9a-fA-F]{4}|.)", lambda escape: "." * len(escape[0]), text)
+    return read(same_length.replace("\t", " "), source=source, max_bytes=4 * len(text))
+
+
 class _Unreadable(Exception):
     def __init__(self, place: Position, message: str, hint: str = "") -> None:
         super().__init__(message)

@@ -19,7 +19,6 @@ may run in another process.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -217,10 +216,7 @@ def scripted(path: Path) -> Script:
         loaded = form.load(_SCRIPT, text, source=str(path), max_bytes=_MAX_SCRIPT)
     else:
         # YAML cannot read the surrogate pairs that JSON uses for characters such as emoji.
-        try:
-            loaded = form.load_value(_SCRIPT, json.loads(text), source=str(path))
-        except ValueError as error:
-            raise UsageError(f"{path}: not valid JSON: {error}") from error
+        loaded = form.load_json(_SCRIPT, text, source=str(path))
     return Script(path, **loaded.require())
 
 
