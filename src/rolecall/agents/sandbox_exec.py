@@ -450,7 +450,7 @@ def start(words: Arguments) -> "NoReturn":
 
 
 def prepare(words: Arguments) -> "NoReturn":
-    """Set up every layer, report what is enforced, and start the program."""
+    """Set up every layer, report what is enforced, and become the program or start it."""
     report: list[str] = []
     problems: list[str] = []
     has_mounts = has_namespaces = has_pids = "in-bubblewrap" in words.flags
@@ -509,6 +509,13 @@ def prepare(words: Arguments) -> "NoReturn":
     tell(words, [*report, *(f"{'refused' if refused else 'missing'}: {problem}" for problem in problems)])
     if refused:
         posix._exit(126)
+    start_program(words, listener, outer)
+
+
+def start_program(words: Arguments, listener: "socket.socket | None", outer: int | None) -> "NoReturn":
+    """Become the program or, if this process still has work to do, start it and wait for its end. That work is to
+    forward connections from `listener`, to be the first process of a namespace, which reports to `outer`, or to run in
+    bubblewrap."""
     is_in_bubblewrap = "in-bubblewrap" in words.flags
     try:
         if outer is None and listener is None and not is_in_bubblewrap:
