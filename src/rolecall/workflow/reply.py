@@ -32,6 +32,8 @@ MAX_BLOCKS = 64
 """The maximum number of later blocks that are compared; with more, a text counts as ambiguous."""
 MAX_LINES = 100_000
 """The maximum number of lines. Very many short lines would take many times their size in memory."""
+_LONGEST_REASON = 400
+"""The number of characters that are shown of why frontmatter cannot be read."""
 
 
 class ParsedReply(NamedTuple):
@@ -356,7 +358,10 @@ def _load_yaml(block: _Block) -> JsonObject | ReplyProblem:
     try:
         value = yaml12.load(block.text, source="the frontmatter", max_bytes=2 * MAX_FRONTMATTER)
     except UsageError as exc:
-        return ReplyProblem(f"{place} cannot be read: {exc.message} {exc.hint}".rstrip())
+        reason = f"{exc.message} {exc.hint}".rstrip()
+        # An agent's answer can have thousands of problems, and the reason becomes part of a prompt.
+        reason = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]} …"
+        return ReplyProblem(f"{place} cannot be read: {reason}")
     if not isinstance(value, dict):
         return ReplyProblem(f"{place} is not a mapping of fields to values")
     return value
