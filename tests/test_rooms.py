@@ -87,9 +87,10 @@ VALUES = {
     "rolecall.threads.setup": {"HUMAN", "Cast"},
     "rolecall.threads.spending": {"Spent"},
     "rolecall.threads.state": {"ENDED", "GROUP", "RESUME", "Status", "ThreadState"},
-    "rolecall.threads.step_files": {"FileVersions"},
+    "rolecall.threads.step_files": {"FileVersions", "FilesDifference"},
     "rolecall.threads.thread": {"LIMITS", "Step", "count_usage", "sum_amounts"},
     "rolecall.threads.tryout": {"Divergence", "Trial"},
+    "rolecall.threads.view_types": "*",  # what the verbs that read return
     # the language of workflows
     "rolecall.workflow.document": "*",
     "rolecall.workflow.draw": "*",

@@ -182,12 +182,12 @@ class Conversation:
             )
             self._show(updates.name_session(thread.state.title))
         else:
-            if (thread.summary().get("pending") or {}).get("answered"):
+            if (pending := thread.summary().get("pending")) and pending["answered"]:
                 # Commit an answer that has arrived, so that it is not asked for again.
                 self._follow(thread, turn, steps=1)
             if command == "/merge":
                 merged = thread.merge_folder()
-                return self._say(f"Merged {merged.get('branch', '')}.")
+                return self._say(f"Merged {merged['branch']}.")
             if command == "/limit":
                 thread.resume(limits=_read_limits(argument), is_run_here=True)
             elif command == "/continue":

@@ -43,6 +43,7 @@ from rolecall.threads.report import call_text, pretty, shorten
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.step_files import FileVersions
 from rolecall.threads.thread import Step
+from rolecall.threads.view_types import ThreadUsage
 from rolecall.workflow.document import roles_in_order
 from rolecall.workflow.model import STATUS_KEYS, SUSPEND, StoredWorkflow
 from rolecall.workflow.route import status_of
@@ -96,7 +97,7 @@ def name_session(title: str) -> SessionInfoUpdate:
     return SessionInfoUpdate(session_update="session_info_update", title=title)
 
 
-def count(used: Mapping[str, float], limits: Mapping[str, float]) -> UsageUpdate:
+def count(used: ThreadUsage, limits: Mapping[str, float]) -> UsageUpdate:
     """Return the usage of the thread, relative to its limit on tokens."""
     cost = Cost(amount=used["cost"], currency="USD") if used.get("cost") else None
     size = int(limits.get("tokens") or UNLIMITED)

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         text_search,
         thread,
         tryout,
+        view_types,
         views,
         workfolder,
     )
@@ -426,7 +427,7 @@ class Rolecall:
         after: str | None = None,
         members: bool = False,
         look: Callable[[str], bool] | None = None,
-    ) -> Iterator[views.View]:
+    ) -> Iterator[view_types.ThreadEntry]:
         """Yield descriptions of threads, newest first, in the form that `Thread.entry` returns. Threads of every status
         are included unless `status` is given. `since` and `before` limit the start times, in milliseconds; the first
         thread is the one that follows the thread `after`. `members` includes the members of groups. `look` is called
@@ -455,7 +456,7 @@ class Rolecall:
         store = self.store_if_any
         return store.newest_event() if store else 0
 
-    def waiting(self) -> Iterator[views.View]:
+    def waiting(self) -> Iterator[view_types.ThreadEntry]:
         """Yield the threads that need a person, newest first: suspended threads, including members of groups, and
         crashed threads. After these come threads that waited for a provider's limit, if the limit has ended and still
         no process runs them. Threads that wait for another thread, members whose group has ended, and threads that
@@ -471,7 +472,7 @@ class Rolecall:
             if entry.get("until", late) < late and not self.thread(entry["thread"]).state.eval:
                 yield entry
 
-    def set_aside(self) -> Iterator[views.View]:
+    def set_aside(self) -> Iterator[view_types.SetAsideThread]:
         """Yield the entries of threads whose work could not be merged, newest first. The threads are members of groups,
         or carry out tasks of `plan run`. Each entry also has the `branch` that contains the work, the `reason`, and the
         `conflict`. Only threads in this folder's repository are listed, and only until another branch contains the work
@@ -479,15 +480,15 @@ class Rolecall:
         store = self.store_if_any
         if store is None:
             return
-        for ref, known in handover.list_set_aside(store, self.folder):
-            details = {key: known[key] for key in ("branch", "reason", "conflict") if key in known}
-            yield {**views.entry(store, ref), **details}
+        for ref, work in handover.list_set_aside(store, self.folder):
+            yield {**views.entry(store, ref), **work}
 
-    def near_limits(self, *, share: float = 0.8, seconds: float = 1.0) -> views.View:
+    def near_limits(self, *, share: float = 0.8, seconds: float = 1.0) -> view_types.NearLimits:
         """Return the threads that have not ended and have used at least this share of a limit, the thread nearest to
         its limit first. If reading all threads takes longer than `seconds`, older threads are left out, and `more` is
         true."""
-        until, found, has_more = monotonic() + seconds, list[views.View](), False
+        found: list[view_types.ThreadNearLimit] = []
+        until, has_more = monotonic() + seconds, False
         open_ones = sorted({*states.Status} - {*states.ENDED, states.Status.DAMAGED})
         for entry in self.entries(status=open_ones):
             if monotonic() > until:
@@ -496,7 +497,7 @@ class Rolecall:
             shown = self.thread(entry["thread"]).summary()
             used = shown.get("usage", {})
             for limit, most in shown.get("limits", {}).items():
-                if most and used.get(limit, 0) >= share * most:
+                if limit in thread.LIMITS and most and used.get(limit, 0) >= share * most:
                     found.append({**entry, "limit": limit, "used": used[limit], "most": most})
         return {"threads": sorted(found, key=lambda one: -one["used"] / one["most"]), "more": has_more}
 
@@ -511,7 +512,7 @@ class Rolecall:
         asked = listing.Filter(frozenset(states.Status), None, 0, None, (), True)
         return text_search.search(store, text, asked=asked, after=after, max=max, seconds=seconds)
 
-    def spend(self, *, since: int, seconds: float = 2.0) -> views.View:
+    def spend(self, *, since: int, seconds: float = 2.0) -> spending.SpendingCount:
         """Return what the threads that moved after `since` (in milliseconds) have used, by day, workflow, role and
         agent. Steps without a reported cost are counted separately. Counting stops after `seconds`; `left` is the
         number of threads that remain for the next call."""
@@ -537,7 +538,7 @@ class Rolecall:
         store = self.store_if_any
         return thread.short_id_length(store) if store else 26
 
-    def step(self, name: str) -> views.View:
+    def step(self, name: str) -> view_types.StepDetails | view_types.AttemptEntry:
         """Return everything about a step or a failed attempt, which is named by its id or as `THREAD#N`."""
         return views.details_named(self.store, name)
 
@@ -664,7 +665,7 @@ class Rolecall:
         unfinished = [ref for ref in states.read_threads(self.store) if not ref.state.has_ended]
         return workfolder.bring_back(self.store, sorted(unfinished, key=lambda ref: ref.id), place)
 
-    def prune_folders(self, *, is_dry: bool = False) -> views.View:
+    def prune_folders(self, *, is_dry: bool = False) -> handover.PrunedFolders:
         """Remove the folders and branches of ended threads whose work is merged."""
         return handover.prune(self.store, is_dry=is_dry)
 

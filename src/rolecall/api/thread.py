@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from time import sleep
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         step_files,
         tail,
         thread,
+        view_types,
         views,
         why,
     )
@@ -239,42 +241,43 @@ class Thread:
     def usage(self) -> Mapping[str, float]:
         """Steps, turns, tokens, cost and minutes so far, including those of failed attempts. An amount that no agent
         reported is missing rather than zero."""
-        return {key: value for key, value in self.summary()["usage"].items() if key not in ("roles", "saved")}
+        used = self.summary()["usage"]
+        return {key: used[key] for key in used if key in thread.LIMITS}
 
-    def entry(self) -> views.View:
+    def entry(self) -> view_types.ThreadEntry:
         """Return a short description of the thread, as `rolecall thread list --json` prints it."""
         return views.entry(self._store, self._ref)
 
-    def summary(self) -> views.View:
+    def summary(self) -> view_types.ThreadSummary:
         """Return the state of the thread, as `rolecall thread show --json` prints it."""
         return views.card(self._store, self._ref)
 
-    def groups(self, *, newest: int | None = None) -> list[views.View]:
+    def groups(self, *, newest: int | None = None) -> list[view_types.PlayedGroup]:
         """Return the groups that have played a role, each with its members. With `newest`, look only at that many of
         the newest steps."""
         return views.groups(self._store, self._ref, newest)
 
-    def current_group(self) -> views.View | None:
+    def current_group(self) -> view_types.PlayedGroup | None:
         """Return the group that is playing a role now, with its members."""
         return views.current_group(self._store, self._ref)
 
-    def totals(self) -> views.View:
+    def totals(self) -> view_types.ThreadUsage:
         """Return what the thread has used, by reading only its newest step."""
         return views.totals(self._store, self._ref)
 
-    def step_page(self, *, before: str | None = None, max: int = 100) -> views.View:
+    def step_page(self, *, before: str | None = None, max: int = 100) -> view_types.StepPage:
         """Return up to `max` steps, newest first: the newest steps of the thread, or those before the step with the
         id `before`."""
         return views.step_page(self._store, self._ref, before=before, max=max)
 
-    def step_entries(self) -> list[views.View]:
+    def step_entries(self) -> list[view_types.StartEntry | view_types.StepEntry]:
         """Return the start and all steps, oldest first. `rolecall thread steps --json` prints them with `hash` in place
         of `id`."""
         ref, chain = self._ref, self._chain
         steps = [views.step_entry(step, number) for step, number in views.number_steps(ref, chain)]
         return [views.start_entry(self._store, chain.start), *reversed(steps)]
 
-    def result(self) -> views.View | None:
+    def result(self) -> view_types.ThreadResult | None:
         """Return the last answer, the files that agents reported, and the usage, or None if no role has answered
         yet."""
         return views.result(self._store, self._ref)
@@ -648,7 +651,7 @@ class Thread:
 
     # -- reading --
 
-    def diff(self, other: Thread) -> views.View:
+    def diff(self, other: Thread) -> view_types.ThreadDifference:
         """Return the last step that both threads share, and the differences in their prompts and outputs after that
         step."""
         return views.difference(self._store, self._ref, _ref_of(other))
@@ -656,7 +659,7 @@ class Thread:
     def read(self, *, max_chars: int = 10_000, before: str | None = None) -> str:
         """Return prompts, actions and answers as Markdown: the newest steps that fit into `max_chars`, or the steps
         before the step `before`."""
-        return str(self.read_page(max_chars=max_chars, before=before)["text"])
+        return self.read_page(max_chars=max_chars, before=before)["text"]
 
     def read_page(
         self,
@@ -666,7 +669,7 @@ class Thread:
         with_start: bool = False,
         with_members: bool = False,
         phrase: Callable[[Hint], str] = Hint.call,
-    ) -> views.View:
+    ) -> view_types.ReadPage:
         """Return what `read` returns (as `text`), together with the step before which the next page ends. The task is
         part of the first page; `with_start` adds it to any other page. `with_members` adds the answers of group
         members. `phrase` turns the hint on how to read more into text."""
@@ -695,15 +698,15 @@ class Thread:
         thread into text."""
         if format not in ("html", "markdown"):
             raise UsageError(f"{format!r} is not a format of reports", hint="Name html or markdown.")
-        card, steps = views.gather(self._store, self._ref)
+        known, entries = views.gather(self._store, self._ref)
         mask = config.mask()  # files are recorded as they are
+        steps: Sequence[JsonObject] = entries
+        attempts: Sequence[JsonObject] = known["attempts"]
         if files:
-            steps, card["attempts"] = (
-                list(step_files.add_diffs(self._store, self._trees, entries, warn, mask=mask))
-                for entries in (steps, card["attempts"])
-            )
-        if card["continue"]:
-            card["continue"] = phrase(card["continue"])
+            add_diffs = partial(step_files.add_diffs, self._store, self._trees, warn=warn, mask=mask)
+            steps, attempts = list(add_diffs(entries)), list(add_diffs(known["attempts"]))
+        onward = known["continue"]
+        card = {**known, "attempts": attempts, "continue": phrase(onward) if onward else None}
         if format == "markdown":
             return report.markdown(card, steps, limit=max_chars)
         return html_report.page(self._store, self._ref, card, steps, mask=mask, limit=max_chars, warn=warn)
@@ -715,7 +718,7 @@ class Thread:
 
     # -- the files of its steps --
 
-    def file_changes(self, *, newest: int | None = None) -> list[views.View]:
+    def file_changes(self, *, newest: int | None = None) -> list[view_types.ChangedFiles]:
         """Return the files that each step changed, oldest step first, with the numbers of lines added and removed. With
         `newest`, look only at that many of the newest steps. Steps that changed no files are left out."""
         return views.file_changes(self._store, self._ref, newest)
@@ -737,7 +740,7 @@ class Thread:
             for one in found
         ]
 
-    def check_out(self, folder: Folder, *, at: int | str | None = None) -> views.View:
+    def check_out(self, folder: Folder, *, at: int | str | None = None) -> step_files.CheckedOut:
         """Write the files that a step left into a new or empty folder. `at` is a number, an id or `"start"`, by default
         the last step."""
         place = os.path.abspath(folder)
@@ -751,7 +754,7 @@ class Thread:
         role: str | None = None,
         path: str | None = None,
         lines: int | None = None,
-    ) -> list[views.View]:
+    ) -> list[step_files.FilesDifference]:
         """Return what the thread changed in its files, as a list of files and as a patch.
 
         `at` is a step, or `"A..B"` for the changes after step A up to step B. With `role`, the result has one entry for
@@ -770,21 +773,21 @@ class Thread:
 
     def blame(
         self, path: str, *, lines: tuple[int, int] | None = None, at: int | str | None = None
-    ) -> views.View:
+    ) -> step_files.TracedFile:
         """Return the step, role, agent and prompt behind each line of a file. `lines` is the first and the last line to
         explain. `path` is relative to the top of the work tree. `at` is a step, by default the last."""
         return step_files.trace_lines(
             self._store, self._trees, self._ref, path, lines=lines, at=_name_step(at)
         )
 
-    def why(self, at: int | str | None = None) -> views.View:
+    def why(self, at: int | str | None = None) -> why.KeyExplanation:
         """Explain why a step, by default the last, was or was not reused. The result contains the first part of the
         step's key that differs from the nearest earlier step, and an explanation in words under `text`."""
         return why.explain(self._store, self._trees, self._ref, _name_step(at))
 
     # -- its own folders --
 
-    def folders(self) -> list[views.View]:
+    def folders(self) -> list[view_types.FolderReport]:
         """Return the thread's own work folders and the changes in them."""
         return [handover.show(kind, folder) for kind, folder in self.state.folders.items()]
 
@@ -805,7 +808,7 @@ class Thread:
             raise UsageError(f"thread {self.id} has no folder of its own")
         return "".join(handover.diff(kind, folder) for kind, folder in kept.items())
 
-    def merge_folder(self) -> views.View:
+    def merge_folder(self) -> handover.FolderMerge:
         """Merge the thread's branch into the branch that is checked out in the folder where the thread was started."""
         return handover.merge(self._store, self._ref)
 
@@ -818,7 +821,7 @@ class Thread:
         env = config.environment()
         return await handover.queue_merge(self._store, self._ref, check, env=env, cancel=cancel)
 
-    def remove_folders(self, *, force: bool = False) -> views.View:
+    def remove_folders(self, *, force: bool = False) -> handover.RemovedFolders:
         """Remove the thread's own folders and branch. With `force`, also remove work that exists nowhere else."""
         return handover.remove(self._store, self._ref, force=force)
 

@@ -118,7 +118,7 @@ def _speak(options: Namespace, rolecall: Rolecall, thread: Thread | None, text: 
         return rolecall.talk(text, agent=options.agent, limits=dict(options.limit))
     if options.limit:
         thread.resume(limits=dict(options.limit), is_run_here=True)
-    if (thread.summary().get("pending") or {}).get("answered"):
+    if (pending := thread.summary().get("pending")) and pending["answered"]:
         _take_turn(options, thread, View(), steps=1)  # commits an answer that has arrived
     return thread.say(text, is_run_here=True)
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections.abc import Collection
 from time import time
+from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall, reader
 from rolecall.cli import CommandResult, verb
 from rolecall.cli.arguments import in_this_store, omit_latest
 from rolecall.cli.output import STORE, columns_of_terminal, fold, short, under_this_name
-from rolecall.cli.thread_read import Entry, ThreadListing, active_threads, first_command
+from rolecall.cli.thread_read import ThreadListing, active_threads, first_command
 from rolecall.service import control
 from rolecall.settings import config, repository
+
+if TYPE_CHECKING:
+    from rolecall.cli.thread_read import PrintedThread
 
 _MOST = 4
 """How many threads of each kind are listed, so that the status fits on a screen."""
@@ -75,24 +80,24 @@ def status(options: Namespace) -> CommandResult:
     return CommandResult(shown, lines)
 
 
-def _waits_for_service(rolecall: Rolecall, entry: Entry) -> bool:
+def _waits_for_service(rolecall: Rolecall, entry: PrintedThread) -> bool:
     """Whether a thread is queued, or was interrupted when the service ended, so that the service will continue it."""
     if entry["status"] == "idle":
         return rolecall.thread(entry["thread"]).state.service is not None
-    return bool(entry["status"] == "queued")
+    return entry["status"] == "queued"
 
 
-def _waits_for_person(rolecall: Rolecall, entry: Entry) -> bool:
+def _waits_for_person(rolecall: Rolecall, entry: PrintedThread) -> bool:
     """Whether a thread makes no progress until a person acts. A thread whose agent has reached a limit waits for a time
     instead, and a thread whose group is at work waits for its members."""
     if entry["status"] == "waiting":
         return rolecall.thread(entry["thread"]).needs_person
     if entry["status"] == "running" or _waits_for_service(rolecall, entry):
         return False
-    return bool(entry.get("until", 0) <= time() * 1000)
+    return entry.get("until", 0) <= time() * 1000
 
 
-def _name_folders(rolecall: Rolecall, entries: list[Entry]) -> list[Entry]:
+def _name_folders(rolecall: Rolecall, entries: list[PrintedThread]) -> list[PrintedThread]:
     """Return the entries, with the folder of a thread from another folder in its title if the thread is listed."""
     here = os.path.realpath(rolecall.folder)
     here = repository.root_around(here) or here
@@ -100,12 +105,13 @@ def _name_folders(rolecall: Rolecall, entries: list[Entry]) -> list[Entry]:
     for entry in entries[:_MOST]:
         folder = rolecall.thread(entry["thread"]).state.cwd or here
         is_here = os.path.commonpath([here, os.path.realpath(folder)]) == here
-        title = f"in {os.path.basename(folder)}: {entry['title'] or ''}"
-        named.append(entry if is_here else {**entry, "title": title})
+        if not is_here:
+            entry = {**entry, "title": f"in {os.path.basename(folder)}: {entry['title'] or ''}"}
+        named.append(entry)
     return named + entries[_MOST:]
 
 
-def _thread_lines(heading: str, entries: list[Entry], listing: ThreadListing) -> list[str]:
+def _thread_lines(heading: str, entries: list[PrintedThread], listing: ThreadListing) -> list[str]:
     if not entries:
         return []
     more = len(entries) - _MOST
@@ -114,7 +120,12 @@ def _thread_lines(heading: str, entries: list[Entry], listing: ThreadListing) ->
 
 
 def _next_commands(
-    options: Namespace, rolecall: Rolecall, threads: list[Entry], waiting: set[str], *, has_service: bool
+    options: Namespace,
+    rolecall: Rolecall,
+    threads: list[PrintedThread],
+    waiting: Collection[str],
+    *,
+    has_service: bool,
 ) -> dict[str, str]:
     """Return the three most useful commands, each with its purpose. The first one continues a thread that cannot
     continue without a person."""

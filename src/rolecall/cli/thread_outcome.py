@@ -10,7 +10,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.api import Thread
 from rolecall.cli import hints
@@ -18,9 +18,18 @@ from rolecall.cli.arguments import in_this_store, omit_latest
 from rolecall.cli.group_view import duration
 from rolecall.cli.output import color_status, format_of, plural, short, show, tell, word_value
 from rolecall.errors import Hint, RolecallError
-from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import describe_join, local_time, money, reuse_total
 from rolecall.threads.state import ENDED
+
+if TYPE_CHECKING:
+    from rolecall.threads.view_types import ThreadResult
+
+    class PrintedResult(ThreadResult):
+        """The result of a thread, with the commands that show and merge it."""
+
+        read: str
+        merge: str | None
+
 
 CODES = {"failed": 6, "suspended": 7, "waiting": 7, "killed": 8, "discarded": 9}
 """Exit codes by the final status of a thread. A status that is not listed has the exit code 0."""
@@ -85,7 +94,7 @@ def show_state(
     sys.stdout.flush()
 
 
-def _result(options: Namespace, thread: Thread) -> dict[str, Any] | None:
+def _result(options: Namespace, thread: Thread) -> PrintedResult | None:
     """Return the result of an ended thread, with the commands that show and merge it."""
     found = thread.result()
     if found is None:
@@ -93,14 +102,13 @@ def _result(options: Namespace, thread: Thread) -> dict[str, Any] | None:
     folders = thread.state.folders
     if folders and (changed := thread.changed_files()) is not None:
         found["files"] = changed
-    found["read"] = in_this_store(options, f"rolecall thread read {thread.id}")
+    read = in_this_store(options, f"rolecall thread read {thread.id}")
     has_branch = any(folder.branch and not folder.is_removed for folder in folders.values())
     merge = in_this_store(options, f"rolecall thread folder merge {thread.id}")
-    found["merge"] = merge if found["files"] and has_branch else None
-    return found
+    return {**found, "read": read, "merge": merge if found["files"] and has_branch else None}
 
 
-def _word_result(options: Namespace, thread: Thread, result: JsonObject) -> Iterator[str]:
+def _word_result(options: Namespace, thread: Thread, result: PrintedResult) -> Iterator[str]:
     yield f"{result['role']}: {result['status']}" if result["status"] else result["role"]
     output = result["output"] if isinstance(result["output"], Mapping) else {}
     if {"members", "count", "set_aside"} <= output.keys():  # the output the output of a group

@@ -28,7 +28,7 @@ from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import describe_join, describe_reuse, local_time, reuse_total
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import ENDED, GROUP
-from rolecall.threads.thread import Step, count_usage, sum_amounts
+from rolecall.threads.thread import LIMITS, Step, count_usage, sum_amounts
 from rolecall.workflow.playbook import FileChanged, FileGone
 from rolecall.workflow.route import status_of
 
@@ -190,7 +190,8 @@ class StepLines(View):
     def _read_limits(self) -> None:
         if self._now.height:
             known = self._thread.summary()
-            self._totals, self._limits = known.get("usage", {}), known.get("limits", {})
+            used, self._limits = known.get("usage", {}), known.get("limits", {})
+            self._totals = {key: used[key] for key in LIMITS if key in used}
 
     def tick(self) -> None:
         height = self._now.height

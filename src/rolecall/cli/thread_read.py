@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from time import sleep
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from rolecall.api import Rolecall, reader
 from rolecall.cli import CommandResult, argument, flag, hints, verb
@@ -35,11 +35,36 @@ from rolecall.cli.output import (
     under_this_name,
     word_value,
 )
-from rolecall.errors import UsageError
+from rolecall.errors import Hint, UsageError
 from rolecall.settings import repository
-from rolecall.store.canonical import JsonObject
 from rolecall.threads import report
 from rolecall.threads.state import ENDED, GROUP, Status
+
+if TYPE_CHECKING:
+    from rolecall.threads.view_types import (
+        ChangedFiles,
+        GroupCounts,
+        MemberStatus,
+        PlayedGroup,
+        SummaryFacts,
+        ThreadEntry,
+        ThreadFacts,
+    )
+
+    OnwardCommand = TypedDict("OnwardCommand", {"continue": str | None})
+
+    class PrintedThread(ThreadFacts, OnwardCommand):
+        """A thread in the form that `thread list --json` prints."""
+
+    class ShownParts(TypedDict, total=False):
+        """What `thread show` adds to the summary of a thread."""
+
+        groups: list[PlayedGroup]
+        files: list[ChangedFiles]
+
+    class PrintedSummary(SummaryFacts, ShownParts, OnwardCommand):
+        """A thread in the form that `thread show --json` prints."""
+
 
 _PAGE = 50
 _FILES_OF = 20
@@ -49,9 +74,6 @@ _CHECK_LINES = 10
 """How many of the last output lines of a failed check `thread show` repeats."""
 _AGES = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1_000}
 _ACTIVE = frozenset(set(Status) - set(ENDED))
-
-Entry = dict[str, Any]
-"""A thread in the form that `thread list --json` prints."""
 
 
 @verb(
@@ -64,26 +86,27 @@ Entry = dict[str, Any]
 )
 def show_thread(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
-        card = with_command(options, thread.summary())
-        groups = []
+        summary = thread.summary()
+        parts: ShownParts = {}
+        groups: list[PlayedGroup] = []
         if options.members:
-            groups = card["groups"] = thread.groups()
-        if card["status"] != Status.DAMAGED:
-            card["files"] = thread.file_changes(newest=_FILES_OF)
+            groups = parts["groups"] = thread.groups()
+        if summary["status"] != Status.DAMAGED:
+            parts["files"] = thread.file_changes(newest=_FILES_OF)
             groups = groups or thread.groups(newest=_FILES_OF)
+    card: PrintedSummary = {**summary, "continue": _word_onward(options, summary["continue"]), **parts}
     if card["status"] == Status.DAMAGED:
         text = f"thread {card['thread']} is {color_status(Status.DAMAGED)}: {card['reason']}"
         return CommandResult(card, text, code=4)
     return CommandResult(card, _word_card(card, groups))
 
 
-def with_command(options: Namespace, entry: Entry) -> Entry:
-    """Return an entry in which the command that continues the thread names the store of the current command."""
-    command = entry["continue"]
-    return {**entry, "continue": in_this_store(options, command)} if command else entry
+def _word_onward(options: Namespace, onward: Hint | None) -> str | None:
+    """Return the command that continues a thread in the store of the current command."""
+    return in_this_store(options, onward) if onward else None
 
 
-def _word_card(card: JsonObject, groups: Iterable[JsonObject]) -> Iterator[str]:
+def _word_card(card: PrintedSummary, groups: Iterable[PlayedGroup]) -> Iterator[str]:
     players: dict[str, list[str]] = {}
     for role, agent in card["agents"].items():
         players.setdefault(agent, []).append(role)
@@ -125,7 +148,7 @@ def _word_card(card: JsonObject, groups: Iterable[JsonObject]) -> Iterator[str]:
         yield f"\ncontinue: {card['continue']}"
 
 
-def _word_groups(shown: Iterable[JsonObject], groups: Iterable[JsonObject]) -> Iterator[str]:
+def _word_groups(shown: Iterable[PlayedGroup], groups: Iterable[PlayedGroup]) -> Iterator[str]:
     """Yield the members of the groups `shown` and, for all `groups`, the reasons why members' work was not merged."""
     for group in shown:
         if group["step"] is None:
@@ -154,16 +177,16 @@ def _word_groups(shown: Iterable[JsonObject], groups: Iterable[JsonObject]) -> I
                 yield from (f"  {line}" for line in check["output"].rstrip().split("\n")[-_CHECK_LINES:])
 
 
-def _group_text(group: JsonObject) -> str:
-    words = {"done": "done", "failed": "failed", "stopped": "stopped", "running": "running"}
-    words |= {"waiting": "waiting for a person", "open": "not running"}
-    counts = [f"{group[key]:,} {word}" for key, word in words.items() if group.get(key)]
+def _group_text(group: GroupCounts) -> str:
+    words: dict[MemberStatus, str] = {"waiting": "waiting for a person", "open": "not running"}
+    statuses: tuple[MemberStatus, ...] = ("done", "failed", "stopped", "running", "waiting", "open")
+    counts = [f"{group[key]:,} {words.get(key, key)}" for key in statuses if group.get(key)]
     text = f"{group['role']}: " + ", ".join([*counts, f"of {group['count']:,}"] if counts else ["none yet"])
     return text + (f"; the first limit ends {report.local_time(group['until'])}" if "until" in group else "")
 
 
 class ThreadListing(NamedTuple):
-    entries: list[Entry]
+    entries: list[PrintedThread]
     now: int = 0
     """The current time according to the store's clock."""
     id_length: int = 26
@@ -195,15 +218,15 @@ class ThreadListing(NamedTuple):
         return "\n".join(lines)
 
 
-def _below_parents(entries: list[Entry]) -> Iterator[Entry]:
+def _below_parents(entries: list[PrintedThread]) -> Iterator[PrintedThread]:
     """Yield the entries, with the members of a listed thread below that thread, in the order of their numbers."""
     listed = {entry["thread"] for entry in entries}
-    below: dict[str, list[Entry]] = {}
+    below: dict[str | None, list[PrintedThread]] = {}
     for entry in reversed(entries):
         if entry.get("member"):
             below.setdefault(entry["parent"], []).append(entry)
 
-    def family(entry: Entry) -> Iterator[Entry]:
+    def family(entry: PrintedThread) -> Iterator[PrintedThread]:
         yield entry
         for member in below.get(entry["thread"], ()):
             yield from family(member)
@@ -284,8 +307,10 @@ def _look(options: Namespace) -> tuple[ThreadListing, str]:
     return listing, listing._replace(entries=listing.entries[: options.max]).text()
 
 
-def _make_listing(options: Namespace, rolecall: Rolecall, found: Iterable[Entry]) -> ThreadListing:
-    entries = [with_command(options, entry) for entry in found]
+def _make_listing(options: Namespace, rolecall: Rolecall, found: Iterable[ThreadEntry]) -> ThreadListing:
+    entries: list[PrintedThread] = [
+        {**entry, "continue": _word_onward(options, entry["continue"])} for entry in found
+    ]
     if not entries or format_of(options) != "text":
         return ThreadListing(entries)
     return ThreadListing(entries, rolecall.store.now(), rolecall.short_id_length())
@@ -309,15 +334,19 @@ def first_command(rolecall: Rolecall, preferred: str = "") -> str:
 @verb("thread steps", "list a thread's steps", "rolecall thread steps 01M7F72S", THREAD, STORE)
 def list_steps(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
-        first, *steps = thread.step_entries()
+        entries = thread.step_entries()
+    workflow = next(entry["workflow"] for entry in entries if "number" not in entry)
     # In this reply, as in uwf's, an id is called `hash`.
-    entries = [{"hash" if key == "id" else key: entry[key] for key in entry} for entry in (first, *steps)]
-    shown = {"thread": thread.id, "workflow": first["workflow"], "steps": entries}
+    renamed = [{"hash" if key == "id" else key: value for key, value in entry.items()} for entry in entries]
+    shown = {"thread": thread.id, "workflow": workflow, "steps": renamed}
 
     def text() -> str:
         headings = ("", "step", "role", "agent", "status", "time", "files", "output")
-        rows = [(0, first["id"], "(start)", "", "", "", "", first["prompt"])]
-        for step in steps:
+        rows: list[tuple[int | str, ...]] = []
+        for step in entries:
+            if "number" not in step:
+                rows.append((0, step["id"], "(start)", "", "", "", "", step["prompt"]))
+                continue
             time = "reused" if "reused" in step else report.duration(step["durationMs"])
             output = step["output"]
             if step["agent"] == GROUP:

@@ -48,7 +48,7 @@ from rolecall.threads.state import Status, ThreadRef, read_thread
 from rolecall.threads.thread import Chain
 from rolecall.workflow import registry
 
-AMOUNTS = ("cost", "tokens", "minutes", "turns", "steps")
+AMOUNTS: tuple[thread.LimitName, ...] = ("cost", "tokens", "minutes", "turns", "steps")
 _LEASE_MS = 600_000
 _RENEW_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
@@ -463,7 +463,7 @@ def read_judged(store: Store, ref: ThreadRef, task: str, prompt: str) -> Judged:
 def measure_usage(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
     """Return the usage of a thread since `fork`, including failed attempts. Amounts that were not reported are left
     out."""
-    used: Mapping[str, float] = views.card(store, ref).get("usage", {})
+    used = views.card(store, ref).get("usage", {})
     before = _totals_at(store, fork)
     return {
         key: used[key] - before.get(key, 0) for key in AMOUNTS if key in used and used[key] != before.get(key)
@@ -473,7 +473,7 @@ def measure_usage(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, flo
 def measure_savings(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
     """Return the original usage of the steps that a thread has reused since `fork`."""
     before = _totals_at(store, fork).get("saved", {})
-    saved = {
+    saved: dict[str, float] = {
         key: value - before.get(key, 0)
         for key, value in thread.get_savings(store, ref).items()
         if key in AMOUNTS and value > before.get(key, 0)

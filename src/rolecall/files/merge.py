@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from shlex import quote
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple, NotRequired, TypedDict
 
 from rolecall.errors import Conflict, StorageError, UsageError
 from rolecall.files import git
@@ -62,6 +62,24 @@ class ConflictingCommit(NamedTuple):
     """The thread whose work the commit merged, or empty if the commit did not merge a thread's work."""
 
 
+class CommitConflict(TypedDict):
+    """A `ConflictingCommit` as JSON."""
+
+    commit: str
+    title: str
+    thread: str
+
+
+class FileConflict(TypedDict):
+    """A `ConflictingFile` as JSON. A conflict that a thread's folder records has only the path and the message."""
+
+    path: str
+    kind: NotRequired[str]
+    message: str
+    hunks: NotRequired[list[str]]
+    changed_by: NotRequired[list[CommitConflict]]
+
+
 class ConflictingFile(NamedTuple):
     path: str
     kind: str
@@ -71,6 +89,17 @@ class ConflictingFile(NamedTuple):
     """The lines that both sides changed, with conflict markers."""
     changed_by: tuple[ConflictingCommit, ...]
     """The commits in the folder that changed the file, newest first."""
+
+    def as_json(self) -> FileConflict:
+        return {
+            "path": self.path,
+            "kind": self.kind,
+            "message": self.message,
+            "hunks": list(self.hunks),
+            "changed_by": [
+                {"commit": by.commit, "title": by.title, "thread": by.thread} for by in self.changed_by
+            ],
+        }
 
 
 class MergeCheck(NamedTuple):
@@ -89,6 +118,20 @@ class Merged(NamedTuple):
     """The branch described in `SetAside.left`."""
 
 
+class FailedCheck(TypedDict):
+    command: list[str]
+    output: str
+
+
+class MergeConflict(TypedDict, total=False):
+    """Why work could not be merged, as JSON. Fields without a value are missing."""
+
+    files: list[FileConflict]
+    check: FailedCheck
+    left: str
+    """The branch described in `SetAside.left`."""
+
+
 class SetAside(NamedTuple):
     """Work that is not merged. Its branch is kept."""
 
@@ -99,15 +142,16 @@ class SetAside(NamedTuple):
     left: str = ""
     """The branch that keeps the changes that others made to the merged files before the merge was undone."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> MergeConflict:
         """Return the conflict as data, without the branch and the reason."""
-        files = []
-        for file in self.files:
-            changed_by = [by._asdict() for by in file.changed_by]
-            files.append({**file._asdict(), "hunks": list(file.hunks), "changed_by": changed_by})
-        check = {"command": list(self.check.command), "output": self.check.output} if self.check else None
-        fields = {"files": files, "check": check, "left": self.left}
-        return {key: value for key, value in fields.items() if value}
+        conflict: MergeConflict = {}
+        if self.files:
+            conflict["files"] = [file.as_json() for file in self.files]
+        if self.check:
+            conflict["check"] = {"command": list(self.check.command), "output": self.check.output}
+        if self.left:
+            conflict["left"] = self.left
+        return conflict
 
 
 Check = Callable[[], Awaitable[MergeCheck]]

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from rolecall.errors import Damaged
 
@@ -30,6 +30,15 @@ class Snapshot(NamedTuple):
         return [path.rstrip("/") for path in self.omitted if path.endswith("/")]
 
 
+class FileDifference(TypedDict):
+    """A `Changed` as JSON."""
+
+    path: str
+    kind: str
+    added: int | None
+    removed: int | None
+
+
 class Changed(NamedTuple):
     """A file that differs between two trees."""
 
@@ -39,6 +48,9 @@ class Changed(NamedTuple):
     added: int | None
     """The number of lines added, or None for a binary file."""
     removed: int | None
+
+    def dump(self) -> FileDifference:
+        return {"path": self.path, "kind": self.kind, "added": self.added, "removed": self.removed}
 
 
 class StepTree(NamedTuple):

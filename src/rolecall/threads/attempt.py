@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.agents import process, protocol
 from rolecall.errors import AgentError, Conflict, ExtractError, Hint, RolecallError, UsageError
@@ -33,6 +33,9 @@ from rolecall.threads.thread import Reused
 from rolecall.workflow import reply
 from rolecall.workflow.model import SUSPEND, on_crash_of, reuse_of
 from rolecall.workflow.route import Next
+
+if TYPE_CHECKING:
+    from rolecall.threads.view_types import SandboxUse
 
 _OF_SESSION = ("head", "role", "by", "session", "session_total")
 _OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread", "tree", "parts", "sandbox")
@@ -358,9 +361,9 @@ class Attempt:
         )
         self._write(note, "step_started", {"role": self.role, "agent": self.agent, "number": self.number})
 
-    def note_sandbox(self, use: JsonObject) -> None:
+    def note_sandbox(self, use: SandboxUse | None) -> None:
         """Add the sandbox of the agent's processes, and how it is enforced, to the note in memory."""
-        self.note = self.note._replace(sandbox=dict(self.mask.value(make_plain(use))))
+        self.note = self.note._replace(sandbox=dict(self.mask.value(make_plain(use or {}))))
 
     def note_reuse(self, step: str, of_thread: str) -> None:
         """Record in the note in memory which finished step is being taken over; `write_note` stores the note."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from rolecall.agents import process
 from rolecall.agents.protocol import Cancel
@@ -29,7 +29,7 @@ from rolecall.errors import (
 )
 from rolecall.files import git, treestate
 from rolecall.files import merge as merge_files
-from rolecall.files.merge import MergeCheck, Merged, SetAside, Work
+from rolecall.files.merge import MergeCheck, MergeConflict, Merged, SetAside, Work
 from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees, find_top
 from rolecall.store.canonical import JsonObject
@@ -53,6 +53,7 @@ from rolecall.threads.thread import Chain
 
 if TYPE_CHECKING:
     from rolecall.agents.sandbox import Policy
+    from rolecall.threads.view_types import FolderFindings, FolderReport
 
 CHECK_SECONDS = 1800
 """The time limit for the check of a merge."""
@@ -62,19 +63,24 @@ MOST_OUTPUT = 20_000
 # -- looking --
 
 
-def show(kind: str, folder: WorkFolder) -> dict[str, Any]:
+def show(kind: str, folder: WorkFolder) -> FolderReport:
     """Describe a recorded folder and its current state."""
-    shown = {"kind": kind, **folder.dump(), "state": _state(folder)}
-    if folder.is_removed:
-        return shown
+    found: FolderFindings = {} if folder.is_removed else _look_into(folder)
+    return {"kind": kind, **folder.dump(), "state": _state(folder), **found}
+
+
+def _look_into(folder: WorkFolder) -> FolderFindings:
+    shown: FolderFindings = {}
     path, is_there = folder.path, os.path.isdir(folder.path)
     try:
         if not folder.branch:
             if is_there and (began := _compare_with_start(folder)):
                 trees, before, after = began
                 changed = trees.changes(before, after)
-                return shown | {"changes": [f"{change.kind} {change.path}" for change in changed]}
-            return shown | ({"changes": _copy_changes(folder)} if is_there else {})
+                shown["changes"] = [f"{change.kind} {change.path}" for change in changed]
+            elif is_there:
+                shown["changes"] = _copy_changes(folder)
+            return shown
         source, branch = folder.source, folder.branch
         counts = git.run(source, "rev-list", "--left-right", "--count", f"HEAD...refs/heads/{branch}").text
         behind, ahead = map(int, counts.split())
@@ -82,7 +88,7 @@ def show(kind: str, folder: WorkFolder) -> dict[str, Any]:
         if is_there:
             shown |= {"checkedOut": git.branch(path), "uncommitted": git.list_uncommitted(path)}
     except RolecallError as error:  # the repository is missing or broken; the other fields can still be shown
-        return shown | {"problem": error.message}
+        shown["problem"] = error.message
     return shown
 
 
@@ -165,10 +171,19 @@ def _diff_from_base(folder: WorkFolder, *options: str) -> git.GitResult:
         return git.run(path, "diff", *safe, *options, folder.base, env={"GIT_INDEX_FILE": index})
 
 
-def list_set_aside(store: Store, folder: str) -> Iterator[tuple[ThreadRef, JsonObject]]:
-    """Yield the threads whose work could not be merged by their group or by `plan run`, each with the `branch`, the
-    `reason` and the `conflict`. Leave out threads whose work has since been merged or removed, and members of groups
-    that still run. `folder` is a folder in the repository."""
+class WorkSetAside(TypedDict, total=False):
+    """Why a thread's work could not be merged."""
+
+    branch: str
+    """The branch that contains the work."""
+    reason: str
+    conflict: MergeConflict
+
+
+def list_set_aside(store: Store, folder: str) -> Iterator[tuple[ThreadRef, WorkSetAside]]:
+    """Yield the threads whose work could not be merged by their group or by `plan run`, each with the reason. Leave out
+    threads whose work has since been merged or removed, and members of groups that still run. `folder` is a folder in
+    the repository."""
     words = ("for-each-ref", "--sort=-committerdate", "--format=%(refname:lstrip=3)", "--no-merged=HEAD")
     branches = git.ask(folder, *words, f"refs/heads/{workfolder.BRANCHES}").text.split()
     known: dict[str, dict[str, JsonObject]] = {}
@@ -186,7 +201,14 @@ def list_set_aside(store: Store, folder: str) -> Iterator[tuple[ThreadRef, JsonO
             branch = f"{workfolder.BRANCHES}{ident}"
             options = ("--format=%(refname:short)", f"--contains={branch}", "refs/heads/")
             if entry is not None and git.ask(folder, "for-each-ref", *options).text.split() == [branch]:
-                yield ref, entry
+                work: WorkSetAside = {}
+                if "branch" in entry:
+                    work["branch"] = entry["branch"]
+                if "reason" in entry:
+                    work["reason"] = entry["reason"]
+                if "conflict" in entry:
+                    work["conflict"] = entry["conflict"]
+                yield ref, work
 
 
 def _entries_set_aside(store: Store, parent: str) -> dict[str, JsonObject]:
@@ -201,7 +223,20 @@ def _entries_set_aside(store: Store, parent: str) -> dict[str, JsonObject]:
 # -- merging --
 
 
-def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
+class FolderMerge(TypedDict):
+    """The result of merging a thread's branch."""
+
+    branch: str
+    into: str
+    committed: bool
+    """Whether uncommitted work was committed first."""
+    head: str | None
+    """The commit that is checked out after the merge."""
+    merged: bool
+    """False if the branch was already merged."""
+
+
+def merge(store: Store, ref: ThreadRef) -> FolderMerge:
     """Merge a thread's branch into the branch that is checked out where the thread was started. Commit uncommitted work
     first. Keep the worktree."""
     folder = _worktree_of(store, ref)
@@ -233,7 +268,7 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
                 f"(`git -C {quote(path)} merge {into}`), or merge by hand: `git -C {quote(source)} merge {branch}`.",
             )
     head = git.commit(source, "HEAD")
-    merged = {
+    merged: FolderMerge = {
         "branch": branch,
         "into": into,
         "committed": is_committed,
@@ -368,7 +403,13 @@ async def prepare_check(
 # -- removing --
 
 
-def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, Any]:
+class RemovedFolders(TypedDict):
+    removed: list[str]
+    kept: list[str]
+    """The branches that were kept because they are checked out somewhere else."""
+
+
+def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> RemovedFolders:
     """Remove a thread's own folders and branches. Without `force`, raise `UsageError` if that would lose work that
     exists nowhere else. The removal is recorded first, so calling this function again finishes an interrupted
     removal."""
@@ -403,11 +444,33 @@ def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, An
     return {"removed": removed, "kept": [branch for top, branch in branches if git.has_branch(top, branch)]}
 
 
-def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
+class PrunedThread(TypedDict):
+    """An ended thread whose folders and branches were removed."""
+
+    thread: str
+    folders: list[str]
+    branches: list[str]
+
+
+class UnprunedThread(TypedDict):
+    """A thread whose folders or branches were kept, with the reason."""
+
+    thread: str
+    why: str
+
+
+class PrunedFolders(TypedDict):
+    dryRun: bool
+    """Whether nothing was removed, and `removed` lists what would be removed."""
+    removed: list[PrunedThread]
+    kept: list[UnprunedThread]
+
+
+def prune(store: Store, *, is_dry: bool = False) -> PrunedFolders:
     """Remove the folders and branches of ended threads, including discarded threads, whose work has been merged. Report
     the other threads with the reason for keeping their folders."""
-    removed: list[dict[str, Any]] = []
-    kept: list[dict[str, str]] = []
+    removed: list[PrunedThread] = []
+    kept: list[UnprunedThread] = []
     for ref in read_threads(store):
         folders = {kind: folder for kind, folder in ref.state.folders.items() if _state(folder) != "removed"}
         if not folders:

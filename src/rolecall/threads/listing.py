@@ -3,16 +3,18 @@ and the head of each listed thread. This module is on the command line's read pa
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import Damaged, NotFound
 from rolecall.store.backend import Ref
-from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import is_node_id, is_thread_id, node_from_number, thread_time
 from rolecall.store.store import Store
 from rolecall.threads import thread
 from rolecall.threads.state import STATUSES, Status, ThreadRef, load
-from rolecall.threads.views import View, asking_role, describe_damage, entry
+from rolecall.threads.views import asking_role, describe_damage, entry
+
+if TYPE_CHECKING:
+    from rolecall.threads.view_types import ThreadEntry
 
 _BATCH = 500
 _FIRST = 51
@@ -43,20 +45,21 @@ class Filter(NamedTuple):
         """Whether only damaged threads are wanted. A thread with any stored status can be damaged."""
         return self.statuses == {Status.DAMAGED}
 
-    def takes(self, found: JsonObject) -> bool:
+    def takes(self, found: "ThreadEntry") -> bool:
         if found["status"] not in self.statuses and not self.is_for_damaged:
             return False
         if found["status"] == Status.DAMAGED:
             return not self.words and self.workflow is None
         if self.workflow is not None and self.workflow not in (found["workflow"], found["name"]):
             return False
-        text = " ".join(str(found[key] or "") for key in ("thread", "name", "title", "reason")).lower()
+        words = (found["thread"], found["name"], found["title"], found["reason"])
+        text = " ".join(filter(None, words)).lower()
         return all(word in text for word in self.words)
 
 
 def list_threads(
     store: Store, asked: Filter, *, page: str | None = None, look: Callable[[str], bool] | None = None
-) -> Iterator[View]:
+) -> "Iterator[ThreadEntry]":
     """Yield threads by start time, newest first, beginning after the thread `page`. The predecessor's ids sort apart
     from Rolecall's, so two ranges of ids are merged. `look` is called with the id of each thread before the filter is
     applied, and ends the list by returning False."""
@@ -99,7 +102,7 @@ def find_latest(store: Store, folders: Sequence[str], *, is_waiting: bool = Fals
     return None
 
 
-def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> Iterator[View]:
+def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> "Iterator[ThreadEntry]":
     bounds = ["~" if is_old else _OLD_FROM]
     if asked.before is not None:
         bounds.append(_lowest_id(asked.before, is_old=is_old))

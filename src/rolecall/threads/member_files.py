@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.agents.confinement import confine
 from rolecall.agents.protocol import Cancel
@@ -28,6 +28,9 @@ from rolecall.threads.setup import Setup
 from rolecall.threads.state import ThreadRef, WorkFolder
 from rolecall.workflow import command
 from rolecall.workflow.model import Group, member_workdir, sandbox_of
+
+if TYPE_CHECKING:
+    from rolecall.threads.view_types import GroupMember
 
 
 class MemberPlace(NamedTuple):
@@ -130,8 +133,10 @@ class MemberFiles:
         return git.run(cwd, "rev-parse", "--show-toplevel").text, cwd
 
 
-def describe(result: Merged | SetAside) -> dict[str, Any]:
-    """Return the fields that a group's output adds for a member whose work was merged or set aside."""
+def note_result(member: GroupMember, result: Merged | SetAside) -> None:
+    """Note in a group's output how the work of a member was merged or set aside."""
     if isinstance(result, SetAside):
-        return {"status": "set_aside", "reason": result.reason, "conflict": result.as_json()}
-    return {"reason": f"what changed during its merge is on the branch {result.left}"} if result.left else {}
+        member["status"], member["reason"] = "set_aside", result.reason
+        member["conflict"] = result.as_json()
+    elif result.left:
+        member["reason"] = f"what changed during its merge is on the branch {result.left}"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.agents.protocol import Cancel, Usage
 from rolecall.errors import AgentError, Conflict, RolecallError, StorageError, UsageError
@@ -25,10 +25,18 @@ from rolecall.store.store import Draft, Store
 from rolecall.threads import killing, lifecycle, thread, workfolder
 from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.commit import Outcome, commit, settle
-from rolecall.threads.group import Amounts, Decision, Fate, GroupProgress, fate_of, load_progress, plan
+from rolecall.threads.group import (
+    Amounts,
+    Decision,
+    Fate,
+    GroupProgress,
+    fate_of,
+    load_progress,
+    plan,
+)
 from rolecall.threads.lease import Held
 from rolecall.threads.loaded_thread import count_steps_for, suggest_more
-from rolecall.threads.member_files import MemberFiles, describe
+from rolecall.threads.member_files import MemberFiles, note_result
 from rolecall.threads.nested import sum_usage
 from rolecall.threads.report import item_text
 from rolecall.threads.setup import Setup, Watch, is_unpaid
@@ -52,6 +60,9 @@ from rolecall.threads.thread import LIMITS, Chain, Roster
 from rolecall.workflow.group import items_of, output_schema, role_of, status_of
 from rolecall.workflow.model import MOST_MEMBERS, Group, dump_limits, member_roles
 from rolecall.workflow.route import Suspended
+
+if TYPE_CHECKING:
+    from rolecall.threads.view_types import GroupMember, GroupOutput, MemberDetails, MemberStatus
 
 LARGEST_ITEM = 1_000_000
 """The maximum size of an item, in bytes of JSON."""
@@ -162,7 +173,7 @@ class Members:
             **self._loaded.chain.start.limits,
             **self._state.limits,
         }
-        self._limits = {key: limits[key] for key in LIMITS if key in limits}
+        self._limits: dict[str, float] = {key: limits[key] for key in LIMITS if key in limits}
         self._progress = GroupProgress(self._roster.size)
 
     # -- the two ways to play --
@@ -326,7 +337,7 @@ class Members:
         failed = thread.read_attempts(self._store, note.attempt if note else None)
         before = last.payload["totals"] if last else {}
         totals = thread.add_attempts(before, (attempt.payload for attempt in failed))
-        used = {key: totals[key] for key in LIMITS if key in totals}
+        used: dict[str, float] = {key: totals[key] for key in LIMITS if key in totals}
         if ref.state.has_ended and note is not None and note.note.agent:
             reserved = {key: ref.state.limits.get(key, 0) for key in self._limits if key != "steps"}
             used |= {key: max(used.get(key, 0), amount) for key, amount in reserved.items()}
@@ -498,35 +509,38 @@ class Members:
         """Merge the members' files if the group merges them, and commit the step that joins the members' results.
         Return None if somebody has continued a member."""
         ref = self._store.ref(self._ref.name) or self._ref
-        members, texts, used, usage = list[dict[str, Any]](), list[str](), Counter[str](), Usage()
-        done, saved = dict[int, ThreadRef](), list[Mapping[str, float]]()
+        members: list[GroupMember] = []
+        texts, used, usage = list[str](), Counter[str](), Usage()
+        merged, saved = dict[int, ThreadRef](), list[Mapping[str, float]]()
         for one in self._read_results():
             if fate_of(one.state) is Fate.OPEN:
                 self._note_ref(one)
                 return None
             entry, text = self._result_of(one)
             if entry["status"] == "done" and self._group.merge == "queue":
-                done[one.state.member or 0] = one
+                merged[one.state.member or 0] = one
             members.append(entry)
             texts.append(text)
             used.update(self._usage_of(one))
             saved.append(thread.get_savings(self._store, one))
             usage = usage.plus(sum_usage(self._store, one))
         for number in range(len(members) + 1, self._roster.size + 1):
-            ending = {"status": "stopped", "output": None, "id": "", "reason": stopped}
-            members.append(self._entry(number) | ending)
+            members.append({**self._entry(number, "stopped", ThreadId("")), "reason": stopped})
         try:
-            for number, fate in (await self._files.merge(done, cancel)).items():
-                members[number - 1] |= describe(fate)
+            for number, fate in (await self._files.merge(merged, cancel)).items():
+                note_result(members[number - 1], fate)
         except AgentError:
             return self._interrupt()
         counted = Counter(entry["status"] for entry in members)
-        kept = {"done": counted["done"], "set_aside": counted["set_aside"]}
-        output = {
-            "status": status_of(self._group, count=self._roster.size, **kept),
+        done, set_aside = counted["done"], counted["set_aside"]
+        output: GroupOutput = {
+            "status": status_of(self._group, count=self._roster.size, done=done, set_aside=set_aside),
             "members": members,
             "count": self._roster.size,
-            **{status: counted[status] for status in ("done", "failed", "stopped", "set_aside")},
+            "done": done,
+            "failed": counted["failed"],
+            "stopped": counted["stopped"],
+            "set_aside": set_aside,
         }
         attempt, body = self._attempt, _cut(texts)
         attempt.started_at = self._roster.at
@@ -572,18 +586,23 @@ class Members:
         self._store.fetch(head[key] for head in heads for key in ("output", "detail") if key in head)
         return page
 
-    def _entry(self, number: int) -> dict[str, Any]:
-        entry: dict[str, Any] = {"number": number}
+    def _entry(self, number: int, status: MemberStatus, ident: ThreadId) -> GroupMember:
+        details: MemberDetails = {}
         if self._roster.items:
-            entry["item"] = self._items[number - 1]
+            details["item"] = self._items[number - 1]
         if self._group.roles:
-            entry["role"] = self._role(number)
-        return entry
+            details["role"] = self._role(number)
+        return {"number": number, **details, "status": status, "output": None, "id": ident}
 
-    def _result_of(self, ref: ThreadRef) -> tuple[dict[str, Any], str]:
+    def _result_of(self, ref: ThreadRef) -> tuple[GroupMember, str]:
         """Return a member's entry in the output of the group, and the member's report."""
         number, fate = ref.state.member or 0, fate_of(ref.state)
-        entry = self._entry(number) | {"status": fate.value, "output": None, "id": ref.id}
+        status: MemberStatus = "failed"
+        if fate is Fate.DONE:
+            status = "done"
+        elif fate is Fate.STOPPED:
+            status = "stopped"
+        entry = self._entry(number, status, ref.id)
         if worktree := ref.state.folders.get("worktree"):
             entry["branch"] = worktree.branch
         if fate is Fate.DONE:
@@ -591,8 +610,9 @@ class Members:
             entry["output"] = last.output if last else None
             body = last.body.strip() if last else ""
             return entry, f"## {ref.state.title}\n\n{body}" if body else ""
-        entry["status"] = "stopped" if fate is Fate.STOPPED else "failed"
-        return entry | ({"reason": ref.state.reason} if ref.state.reason else {}), ""
+        if ref.state.reason:
+            entry["reason"] = ref.state.reason
+        return entry, ""
 
 
 def _is_recorded(store: Store, member: str) -> bool:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from rolecall.agents.confinement import is_wanted
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
-from rolecall.store.canonical import JsonObject
 from rolecall.store.lazy import Module
 from rolecall.workflow.model import Sandbox, StoredWorkflow, describe_sandbox, sandbox_of
 
 if TYPE_CHECKING:
     from rolecall.agents import sandbox as sandboxes
     from rolecall.agents.sandbox import Layers, Policy
+    from rolecall.threads.view_types import SandboxUse
 else:
     sandboxes = Module("rolecall.agents.sandbox")
 
@@ -61,9 +61,9 @@ def check_role(
         capabilities.check_supported(name, words, deniable, by_kernel=by_kernel, role=named)
 
 
-def describe_use(sandbox: Sandbox | None, words: Collection[str], policy: Policy | None) -> JsonObject:
-    """Return what a step records: the rules and how they were enforced. Return an empty mapping if no sandbox was
-    requested, switched off or applied."""
+def describe_use(sandbox: Sandbox | None, words: Collection[str], policy: Policy | None) -> SandboxUse | None:
+    """Return what a step records: the rules and how they were enforced. Return None if no sandbox was requested,
+    switched off or applied."""
     if sandbox is not None and sandbox.is_off:
         return {"rules": describe_sandbox(sandbox)}
     if policy is not None:
@@ -71,4 +71,4 @@ def describe_use(sandbox: Sandbox | None, words: Collection[str], policy: Policy
     if sandbox is not None:
         missing = "missing: it was played in a process of Rolecall"
         return {"rules": describe_sandbox(sandbox, words), "enforced": [missing]}
-    return {}
+    return None

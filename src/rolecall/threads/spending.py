@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from sys import intern
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from rolecall.errors import Damaged, NotFound
 from rolecall.store.canonical import JsonObject
@@ -111,6 +111,34 @@ class _Known:
     """The usage of failed attempts after the last step."""
 
 
+class SpendingRow(TypedDict):
+    """An `Account` and its `Amount` as JSON."""
+
+    day: str
+    workflow: str
+    role: str
+    agent: str
+    steps: int
+    attempts: int
+    tokens: int
+    cost: float
+    unpriced: int
+    unpriced_tokens: int
+    minutes: float
+
+
+class SpendingCount(TypedDict):
+    """What threads have used, as far as they have been counted."""
+
+    since: int
+    threads: int
+    """The number of threads that somebody started."""
+    completed: int
+    left: int
+    """The number of threads that remain for the next call."""
+    rows: list[SpendingRow]
+
+
 class Ledger:
     """The amounts of all threads in a store. The first count reads all threads; a later count reads only threads that
     have recorded an event since. Usage before `since`, in milliseconds, is counted only to find prices."""
@@ -123,7 +151,7 @@ class Ledger:
         self._position = 0
         """The number of the last event that was considered."""
 
-    def read(self, store: Store, *, since: int, seconds: float) -> dict[str, Any]:
+    def read(self, store: Store, *, since: int, seconds: float) -> SpendingCount:
         """Return the amounts of threads that moved after `since`, in milliseconds. Counting stops after `seconds`
         seconds; the reply then says how many threads are left, and the next call continues."""
         until = monotonic() + seconds
@@ -158,7 +186,7 @@ class Ledger:
             "threads": sum(not one.parent for one in found),
             "completed": sum(one.is_completed and not one.parent for one in found),
             "left": len(waiting),
-            "rows": [account._asdict() | asdict(amount) for account, amount in sorted(rows.items())],
+            "rows": [_show(account, amount) for account, amount in sorted(rows.items())],
         }
 
     def summarize(self, *, by: str) -> SpendingSummary:
@@ -229,6 +257,22 @@ class Ledger:
 
     def _amount_of(self, amounts: dict[Account, Amount], at: int, *rest: str) -> Amount:
         return amounts.setdefault(Account(_day(at) if at >= self._since else "", *rest), Amount())
+
+
+def _show(account: Account, amount: Amount) -> SpendingRow:
+    return {
+        "day": account.day,
+        "workflow": account.workflow,
+        "role": account.role,
+        "agent": account.agent,
+        "steps": amount.steps,
+        "attempts": amount.attempts,
+        "tokens": amount.tokens,
+        "cost": amount.cost,
+        "unpriced": amount.unpriced,
+        "unpriced_tokens": amount.unpriced_tokens,
+        "minutes": amount.minutes,
+    }
 
 
 def _merge(total: Amount, more: Amount) -> None:

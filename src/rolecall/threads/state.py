@@ -18,6 +18,7 @@ from rolecall.store.store import Draft, Store
 
 if TYPE_CHECKING:
     from rolecall.settings import notify
+    from rolecall.threads.view_types import StoredFolder
 else:
     notify = Module("rolecall.settings.notify")  # needed only for threads that end or wait
 
@@ -105,9 +106,24 @@ class WorkFolder(NamedTuple):
     set_aside: Mapping[str, Any] = {}
     """Why the work in this folder could not be merged: `branch`, `reason` and `conflict`."""
 
-    def dump(self) -> JsonObject:
-        stored = {_STORED_AS.get(key, key): value for key, value in self._asdict().items() if value}
-        return stored | ({"files": self.files._asdict()} if self.files else {})
+    def dump(self) -> "StoredFolder":
+        stored: StoredFolder = {"path": self.path, "cwd": self.cwd, "source": self.source}
+        if self.branch:
+            stored["branch"] = self.branch
+        if self.base:
+            stored["base"] = self.base
+        if self.origin:
+            stored["from"] = self.origin
+        if self.omitted:
+            stored["omitted"] = self.omitted
+        if self.files:
+            tree, repository, place = self.files
+            stored["files"] = {"tree": tree, "repository": repository, "place": place}
+        if self.is_removed:
+            stored["removed"] = True
+        if self.set_aside:
+            stored["set_aside"] = self.set_aside
+        return stored
 
 
 _STORED_AS = {"origin": "from", "is_removed": "removed"}
@@ -224,7 +240,7 @@ class ThreadState(NamedTuple):
         fields |= {key: value.dump() for key, value in nested.items() if value}
         return fields | ({"folders": self.dump_folders()} if self.folders else {})
 
-    def dump_folders(self) -> dict[str, JsonObject]:
+    def dump_folders(self) -> "dict[str, StoredFolder]":
         return {kind: folder.dump() for kind, folder in self.folders.items()}
 
 

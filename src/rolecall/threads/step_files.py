@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.files import blame
 from rolecall.files.blame import BlamedState
-from rolecall.files.snapshot import Snapshot, StepTree, load_tree
+from rolecall.files.snapshot import FileDifference, Snapshot, StepTree, load_tree
 from rolecall.files.tree import Trees, find_top
 from rolecall.settings.mask import Mask
 from rolecall.store.canonical import JsonObject
@@ -20,7 +20,7 @@ from rolecall.threads import thread, views
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import GROUP, ThreadRef, read_note, read_thread
 from rolecall.threads.thread import Chain, Step, read_attempts
-from rolecall.threads.views import View
+from rolecall.threads.view_types import AttemptEntry, StepDetails
 
 
 class Left(NamedTuple):
@@ -80,7 +80,26 @@ def _refuse_unrecorded(ref: ThreadRef, step: Step) -> None:
         )
 
 
-def check_out(store: Store, trees: Trees, ref: ThreadRef, folder: str, at: str | None = None) -> View:
+class FilesPlace(TypedDict):
+    """The step or the failed attempt that left files."""
+
+    thread: str
+    step: str | None
+    attempt: NotRequired[str]
+
+
+class CheckedOut(FilesPlace):
+    """The files of a step that were written into a folder."""
+
+    number: int
+    """The number of the step, or 0 for a failed attempt and for the files before the first step."""
+    folder: str
+    tree: str
+    omitted: list[str]
+    """The files that were not recorded, and therefore not written."""
+
+
+def check_out(store: Store, trees: Trees, ref: ThreadRef, folder: str, at: str | None = None) -> CheckedOut:
     """Write the files after a step into a folder that is empty or does not exist."""
     left = find_left(store, ref, at)
     try:
@@ -89,15 +108,11 @@ def check_out(store: Store, trees: Trees, ref: ThreadRef, folder: str, at: str |
         raise UsageError(
             f"{folder} cannot be written: {error.strerror}", hint="Name a new folder."
         ) from error
-    return {
-        "thread": ref.id,
-        "step": left.step.id if left.step else None,
-        **({"attempt": left.attempt} if left.attempt else {}),
-        "number": left.step.number if left.step else 0,
-        "folder": folder,
-        "tree": left.files.tree,
-        "omitted": list(left.files.omitted),
-    }
+    number, tree, omitted = left.step.number if left.step else 0, left.files.tree, list(left.files.omitted)
+    place: FilesPlace = {"thread": ref.id, "step": left.step.id if left.step else None}
+    if left.attempt:
+        place["attempt"] = left.attempt
+    return {**place, "number": number, "folder": folder, "tree": tree, "omitted": omitted}
 
 
 # -- differences --
@@ -115,6 +130,26 @@ class Excerpt(NamedTuple):
 _WHOLE = Excerpt()
 
 
+class FilesDifference(TypedDict):
+    """How two states of a thread's files differ."""
+
+    step: str | None
+    """The step that made the changes, if a single step did. The same holds for `number` and `role`."""
+    number: int | None
+    role: str | None
+    found: str
+    """The tree before the changes."""
+    left: str
+    """The tree after the changes."""
+    changes: list[FileDifference]
+    diff: str
+    """A patch with the changes."""
+    omitted: NotRequired[list[str]]
+    """The files that the patch does not show, if there are any."""
+    attempt: NotRequired[str]
+    """The failed attempt that made the changes."""
+
+
 def compare(
     store: Store,
     trees: Trees,
@@ -123,7 +158,7 @@ def compare(
     at: str | None = None,
     role: str | None = None,
     excerpt: Excerpt = _WHOLE,
-) -> list[View]:
+) -> list[FilesDifference]:
     """Return what the thread changed. If `at` is `A..B`, return what changed after step `A` up to step `B`; if `at`
     names a single step or failed attempt, return what that step or attempt changed. With `role`, return what each step
     of that role changed."""
@@ -157,31 +192,40 @@ def compare(
 
 
 def add_diffs(
-    store: Store, trees: Trees, steps: Iterable[View], warn: Callable[[str], object], *, mask: Mask
-) -> Iterator[View]:
+    store: Store,
+    trees: Trees,
+    steps: Iterable[StepDetails] | Iterable[AttemptEntry],
+    warn: Callable[[str], object],
+    *,
+    mask: Mask,
+) -> Iterator[JsonObject]:
     """Yield the steps or failed attempts of a report, each with the diff of its files. Call `warn` with a description
     of any changes that are not on this machine."""
     for step in steps:
-        attempts = list(add_diffs(store, trees, step.get("attempts") or (), warn, mask=mask))
-        node, diff = store.get(step["id"]), ""
-        is_attempt = "number" not in step
-        tree = load_tree(node.payload.get("tree")) if is_attempt else Step(store, node).tree
+        node, diff, what = store.get(step["id"]), "", "an attempt"
+        attempts: dict[str, list[JsonObject]] = {}
+        if "number" in step:
+            what, tree = f"step {step['number']}", Step(store, node).tree
+            attempts["attempts"] = list(add_diffs(store, trees, step["attempts"], warn, mask=mask))
+        else:
+            tree = load_tree(node.payload.get("tree"))
         try:
             diff = trees.diff(tree.found, tree.left) if tree and tree.found.tree != tree.left.tree else ""
         except RolecallError as error:
-            what = "an attempt" if is_attempt else f"step {step['number']}"
             warn(f"the changes of {what} are not in the report: {error.message}")
-        yield {**step, "diff": mask.text(diff), **({} if is_attempt else {"attempts": attempts})}
+        yield {**step, "diff": mask.text(diff), **attempts}
 
 
 def compare_threads(
     store: Store, trees: Trees, one: ThreadRef, other: ThreadRef, excerpt: Excerpt = _WHOLE
-) -> list[View]:
+) -> list[FilesDifference]:
     """Return how the final files of two threads differ."""
     return [_part(trees, excerpt, find_left(store, one).files, find_left(store, other).files)]
 
 
-def _part(trees: Trees, excerpt: Excerpt, found: Snapshot, left: Snapshot, step: Step | None = None) -> View:
+def _part(
+    trees: Trees, excerpt: Excerpt, found: Snapshot, left: Snapshot, step: Step | None = None
+) -> FilesDifference:
     changes = trees.changes(found, left)
     paths, lines = list[str](), 0
     for change in changes:
@@ -189,16 +233,18 @@ def _part(trees: Trees, excerpt: Excerpt, found: Snapshot, left: Snapshot, step:
         if excerpt.path in (None, change.path) and (excerpt.lines is None or lines <= excerpt.lines):
             paths.append(change.path)
     is_whole = len(paths) == len(changes)
-    return {
+    part: FilesDifference = {
         "step": step.id if step else None,
         "number": step.number if step else None,
         "role": step.role if step else None,
         "found": found.tree,
         "left": left.tree,
-        "changes": [change._asdict() for change in changes],
+        "changes": [change.dump() for change in changes],
         "diff": trees.diff(found, left, () if is_whole else paths) if paths else "",
-        **({} if is_whole else {"omitted": sorted({change.path for change in changes} - {*paths})}),
     }
+    if not is_whole:
+        part["omitted"] = sorted({change.path for change in changes} - {*paths})
+    return part
 
 
 class FileVersions(NamedTuple):
@@ -233,6 +279,38 @@ def read_versions(
 # -- who wrote a line --
 
 
+LineSource = TypedDict("LineSource", {"from": Literal["before", "between", "step", "attempt"]})
+"""What wrote a line: a step, a failed attempt, or somebody before the thread or between two of its steps."""
+
+
+class TracedLine(LineSource):
+    line: int
+    text: str
+    step: str | None
+    """The id of the step or the failed attempt, if one wrote the line."""
+
+
+class LineWriter(TypedDict):
+    """A step or a failed attempt that wrote a line."""
+
+    thread: str
+    number: int | None
+    """The number of the step, or None for a failed attempt."""
+    role: str
+    agent: str
+    edgePrompt: str
+    prompt: str
+
+
+class TracedFile(TypedDict):
+    """The lines of a file with the steps that wrote them, by id."""
+
+    thread: str
+    path: str
+    lines: list[TracedLine]
+    steps: dict[str, LineWriter]
+
+
 def trace_lines(
     store: Store,
     trees: Trees,
@@ -241,7 +319,7 @@ def trace_lines(
     *,
     lines: tuple[int, int] | None = None,
     at: str | None = None,
-) -> View:
+) -> TracedFile:
     """Return each line of a file after a step, with the step or the failed attempt that wrote the line. If a member of
     a group, or a thread that played the role, wrote the line, name the step of that thread."""
     left = find_left(store, ref, at)
@@ -250,11 +328,17 @@ def trace_lines(
     if newest is None:  # the files before the first step
         newest = history.add(left.files, [], None)
     found = blame.blame(trees, history.states, newest, path, lines)
-    rows, known = [], dict[str, View]()
+    rows, known = list[TracedLine](), dict[str, LineWriter]()
     for line in found:
         writer = history.writers[line.state]
-        source = "before" if line.state == 0 else "between" if writer is None else writer.kind
-        rows.append({"line": line.number, "text": line.text, "from": source, "step": writer and writer.id})
+        rows.append(
+            {
+                "line": line.number,
+                "text": line.text,
+                "from": "before" if line.state == 0 else "between" if writer is None else writer.kind,
+                "step": writer and writer.id,
+            }
+        )
         if writer is not None and writer.id not in known:
             fields, prompt = writer.fields, writer.fields.get("prompt")
             known[writer.id] = {
@@ -269,8 +353,7 @@ def trace_lines(
 
 
 class _Writer(NamedTuple):
-    kind: str
-    """Either `step` or `attempt`."""
+    kind: Literal["step", "attempt"]
     id: str
     thread: str
     number: int | None

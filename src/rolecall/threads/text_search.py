@@ -6,20 +6,35 @@ import itertools
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from rolecall.errors import Damaged, NotFound
 from rolecall.store.store import Store
 from rolecall.threads import listing
 from rolecall.threads.thread import PERSON, Chain
-from rolecall.threads.views import View
+from rolecall.threads.view_types import ThreadEntry
 
 _AROUND = 120
 """The number of characters shown on each side of a match."""
 
 
+class TextMatch(TypedDict):
+    """The passage in which the words were found."""
+
+    step: str | None
+    """The id of the step with the answer, or None if the words were found in the task."""
+    number: int
+    text: str
+
+
+class FoundThread(ThreadEntry):
+    """A thread in which words were found."""
+
+    hit: TextMatch
+
+
 class SearchPage(NamedTuple):
-    found: Sequence[View] = ()
+    found: Sequence[FoundThread] = ()
     """The entries of the threads that were found, each with the matching passage as `hit`."""
     searched: int = 0
     until: int | None = None
@@ -35,20 +50,20 @@ def search(
     each thread. Stop when `max` threads are found or `seconds` have passed."""
     words = text.lower().split()
     until, count, last = monotonic() + seconds, 0, after
-    found: list[View] = []
+    found: list[FoundThread] = []
     for entry in listing.list_threads(store, asked, page=after):
         if len(found) == max or monotonic() > until:
             return SearchPage(found, count, entry["created"], last)
         count, last = count + 1, entry["thread"]
         hit = _find(store, entry, words) if entry["head"] and entry["status"] != "damaged" else None
         if hit is not None:
-            found.append(entry | {"hit": hit})
+            found.append({**entry, "hit": hit})
     return SearchPage(found, count)
 
 
-def _find(store: Store, entry: View, words: list[str]) -> View | None:
+def _find(store: Store, entry: ThreadEntry, words: list[str]) -> TextMatch | None:
     with suppress(NotFound, Damaged):
-        chain = Chain(store, entry["head"])
+        chain = Chain(store, entry["head"] or "")
         newest = chain.number
         answers = (
             (

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.files.snapshot import StepTree, load_tree
@@ -36,6 +36,7 @@ from rolecall.threads.state import ref_name as ref_name
 if TYPE_CHECKING:
     from rolecall.threads import prompt
     from rolecall.threads.prompt import ShownStep
+    from rolecall.threads.view_types import RecordedCall, RecordedTurn, ReusedStep
 else:
     prompt = Module("rolecall.threads.prompt")
 
@@ -473,6 +474,9 @@ class Reused(NamedTuple):
     saved: Mapping[str, Any] = {}
     """The usage of the step whose agent was asked."""
 
+    def dump(self) -> "ReusedStep":
+        return {"step": self.step, "thread": self.thread, "saved": self.saved}
+
 
 class Step:
     """One step of a chain. The nodes that the step refers to are read on demand."""
@@ -553,7 +557,7 @@ class Step:
         return str(answers[-1]) if answers else ""
 
     @property
-    def turns(self) -> list[dict[str, Any]]:
+    def turns(self) -> "list[RecordedTurn]":
         """The conversation with the agent, with the role, text and tool calls of each turn."""
         return turns_of(self.store, self.payload.get("detail"))
 
@@ -625,26 +629,30 @@ def read_attempts(store: Store, newest: str | None) -> Iterator[Node]:
         newest = attempt.payload.get("previous")
 
 
-def turns_of(store: Store, detail: str | None) -> list[dict[str, Any]]:
+def turns_of(store: Store, detail: str | None) -> "list[RecordedTurn]":
     """Return the turns of a detail node. The predecessor stores each turn as a node with other field names."""
     kept = store.get(detail).payload if detail else None
     if isinstance(kept, str):  # the whole conversation as one text
         return [{"role": "assistant", "text": kept, "tool_calls": []}]
-    found = []
+    found: list[RecordedTurn] = []
     for turn in (kept.get("turns") if isinstance(kept, dict) else None) or ():
         read = store.get(turn).payload if isinstance(turn, str) else turn
         if not isinstance(read, dict):
             continue
-        calls: list[dict[str, Any]] = [
-            {
+        calls: list[RecordedCall] = []
+        for call in read.get("tool_calls") or read.get("toolCalls") or ():
+            if not isinstance(call, dict):
+                continue
+            shown: RecordedCall = {
                 "name": str(call.get("name") or call.get("tool") or ""),
                 "arguments": next((call[key] for key in ("arguments", "args", "input") if key in call), {}),
                 "result": str(call.get("result") or call.get("output") or ""),
-                **{key: call[key] for key in ("started_at", "ended_at") if key in call},
             }
-            for call in read.get("tool_calls") or read.get("toolCalls") or ()
-            if isinstance(call, dict)
-        ]
+            if "started_at" in call:
+                shown["started_at"] = call["started_at"]
+            if "ended_at" in call:
+                shown["ended_at"] = call["ended_at"]
+            calls.append(shown)
         text = str(read.get("text") or read.get("content") or "")
         found.append({"role": str(read.get("role", "")), "text": text, "tool_calls": calls})
     return found
@@ -725,7 +733,8 @@ def _fields_of(store: Store, node: Node) -> dict[str, Any]:
 
 # -- usage --
 
-LIMITS = ("steps", "turns", "tokens", "cost", "minutes")
+LimitName = Literal["steps", "turns", "tokens", "cost", "minutes"]
+LIMITS: tuple[LimitName, ...] = ("steps", "turns", "tokens", "cost", "minutes")
 """The amounts that are counted and can be limited."""
 
 

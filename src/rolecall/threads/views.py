@@ -4,6 +4,8 @@ Summaries are read from a thread's ref and its newest nodes, so their cost does 
 module is on the command line's read path, so modules that only some views need are imported when they are first used.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,12 +21,43 @@ from rolecall.store.lazy import Module
 from rolecall.store.store import Store
 from rolecall.threads import report, thread
 from rolecall.threads.state import GROUP, Status, ThreadRef, group_name, read_members, read_note
-from rolecall.threads.thread import Chain, Step
+from rolecall.threads.thread import LIMITS, Chain, Step
 
 if TYPE_CHECKING:
     import difflib
 
     from rolecall.threads import loaded_thread
+    from rolecall.threads.view_types import (
+        AgentWork,
+        AskedAgent,
+        AttemptEntry,
+        ChangedFiles,
+        GroupAtWork,
+        GroupCounts,
+        GroupMember,
+        GroupOutput,
+        IntactFacts,
+        LeaseHolder,
+        ListedStep,
+        MemberStatus,
+        NamedStep,
+        PlayedGroup,
+        ReadPage,
+        ReadStep,
+        ReportedThread,
+        ReportedUsage,
+        StartEntry,
+        StepDetails,
+        StepDifference,
+        StepEntry,
+        StepOrigins,
+        StepPage,
+        ThreadDifference,
+        ThreadEntry,
+        ThreadResult,
+        ThreadSummary,
+        ThreadUsage,
+    )
     from rolecall.workflow import template
 else:
     difflib = Module("difflib")
@@ -33,21 +66,18 @@ else:
 
 _SEPARATOR = "\n\n---\n\n"
 _NEWEST_ATTEMPTS = 20
-_BRIEF = ("id", "role", "agent", "error", "ending", "session", "usage", "timestamp", "durationMs")
-
-View = dict[str, Any]
 
 
 # -- a thread --
 
 
-def entry(store: Store, ref: ThreadRef) -> View:
+def entry(store: Store, ref: ThreadRef) -> ThreadEntry:
     """Return the summary of a thread, read from its ref alone."""
     state, status = ref.state, status_of(store, ref)
     if not state.name and (known := thread.with_facts(store, ref).state).cwd is not None:  # written by uwf
         state = known._replace(role=known.role or role_due(store, ref, Chain(store, ref.head)))
     onward = None if status == Status.DAMAGED else thread.continuation(ref, is_held=status == Status.RUNNING)
-    return {
+    found: ThreadEntry = {
         "workflow": state.workflow or None,
         "thread": ref.id,
         "head": ref.head or None,
@@ -61,25 +91,42 @@ def entry(store: Store, ref: ThreadRef) -> View:
         "steps": state.steps or 0,
         "folders": state.dump_folders(),
         "continue": onward,
-        **({"until": state.until} if state.until is not None else {}),
-        **({"parent": state.parent, "member": state.member} if state.member else {}),
     }
+    if state.until is not None:
+        found["until"] = state.until
+    if state.member:
+        found["parent"], found["member"] = state.parent, state.member
+    return found
 
 
-def totals(store: Store, ref: ThreadRef) -> View:
+def totals(store: Store, ref: ThreadRef) -> ThreadUsage:
     """Return the total usage of a thread, and in `hasMembers` whether the thread has members. Only the newest step is
     read. Return an empty mapping if the thread has no step or cannot be read."""
     with suppress(NotFound, Damaged, UsageError):
         last = Chain(store, ref.head).last
         known = last.payload["totals"] if last else {}
-        has_members = bool(known.get("members")) or ref.state.status == Status.WAITING
-        has_members = has_members or (last is not None and last.agent == GROUP)
-        used = {key: value for key, value in known.items() if key not in ("members", "roles")}
-        return {**used, "hasMembers": True} if has_members else used
+        used = _read_usage(known)
+        is_group = last is not None and last.agent == GROUP
+        if known.get("members") or ref.state.status == Status.WAITING or is_group:
+            used["hasMembers"] = True
+        return used
     return {}
 
 
-def describe_damage(known: View, error: RolecallError) -> View:
+def _read_usage(totals: JsonObject, *, with_roles: bool = False) -> ThreadUsage:
+    """Return the totals that a step stores, in their order."""
+    used: ThreadUsage = {}
+    for key, value in totals.items():
+        if key in LIMITS:
+            used[key] = value
+        elif key == "saved":
+            used["saved"] = value
+        elif key == "roles" and with_roles:
+            used["roles"] = value
+    return used
+
+
+def describe_damage(known: ThreadEntry, error: RolecallError) -> ThreadEntry:
     """Return the entry of a thread whose newest nodes cannot be read."""
     return {**known, "status": Status.DAMAGED.value, "reason": error.message, "continue": None}
 
@@ -91,85 +138,106 @@ def status_of(store: Store, ref: ThreadRef) -> Status:
     return Status.RUNNING if holder.is_alive(ref.state.lease, now=store.now()) else Status.CRASHED
 
 
-def card(store: Store, ref: ThreadRef) -> View:
+def card(store: Store, ref: ThreadRef) -> ThreadSummary:
     """Return the description and state of a thread, read from its ref and its newest nodes alone."""
     try:
         chain = Chain(store, ref.head)
         start, last = chain.start, chain.last
         totals: JsonObject = last.payload["totals"] if last else {}
     except (NotFound, Damaged) as error:
-        return describe_damage(entry(store, ref), error) | {"done": False, "background": None}
+        nothing: IntactFacts = {}
+        return {**describe_damage(entry(store, ref), error), "done": False, "background": None, **nothing}
 
     # Include failed attempts that no step links to yet, and the current attempt.
     known = read_note(store, ref.id)
-    pending: View | None = None
+    pending: AskedAgent | None = None
     if known is not None and known.note.agent:
         note = known.note
-        pending = {"role": note.role, "agent": note.agent, "session": note.session or None}
-        pending |= {"startedAt": note.started_at, "answered": bool(note.raw)}
+        pending = {
+            "role": note.role,
+            "agent": note.agent,
+            "session": note.session or None,
+            "startedAt": note.started_at,
+            "answered": bool(note.raw),
+        }
     attempts = list(attempts_from(store, known.attempt if known else None, with_texts=False))
     for attempt in attempts:
-        used = thread.count_usage(attempt["usage"], ms=attempt["durationMs"], steps=0)
-        totals = thread.add_totals(totals, attempt["role"], used)
+        amounts = thread.count_usage(attempt["usage"], ms=attempt["durationMs"], steps=0)
+        totals = thread.add_totals(totals, attempt["role"], amounts)
 
     try:
         limits = store.get(start.workflow).payload.get("limits") or {}
     except (NotFound, Damaged):
         limits = {}
-    lease, held = ref.state.lease, None
+    lease = ref.state.lease
+    held: LeaseHolder | None = None
     if lease:
-        held = {"holder": holder.describe(lease), "pid": lease.get("pid")}
-        held |= {"alive": holder.is_alive(lease, now=store.now()), "deadline": lease.get("deadline")}
-    shown, playing = entry(store, ref), {}
+        held = {
+            "holder": holder.describe(lease),
+            "pid": lease.get("pid"),
+            "alive": holder.is_alive(lease, now=store.now()),
+            "deadline": lease.get("deadline"),
+        }
+    at_work: GroupAtWork = {}
     if group := current_group(store, ref):
-        counted = Counter(member["status"] for member in group["members"])
-        ends = [member["until"] for member in group["members"] if "until" in member]
-        playing = {"group": {"role": group["role"], "count": group["count"], **counted}}
-        playing["group"] |= {"until": min(ends)} if ends else {}
+        counts: GroupCounts = {"role": group["role"], "count": group["count"]}
+        for status, count in Counter(member["status"] for member in group["members"]).items():
+            counts[status] = count
+        if ends := [member["until"] for member in group["members"] if "until" in member]:
+            counts["until"] = min(ends)
+        at_work["group"] = counts
+    shown = entry(store, ref)
     return {
         **shown,
         "currentRole": shown["currentRole"] or role_due(store, ref, chain),
         "done": shown["status"] in thread.ENDED,
         "background": None,
         "steps": head_number(ref, chain),
-        "usage": {key: value for key, value in totals.items() if key != "members"},
+        "usage": _read_usage(totals, with_roles=True),
         "limits": {**limits, **start.limits, **ref.state.limits},
         "reuse": ref.state.reuse,
         "agents": {role: bound["name"] for role, bound in ref.state.agents.items()},
-        "attempts": [{key: attempt[key] for key in _BRIEF} for attempt in attempts[:_NEWEST_ATTEMPTS]],
+        "attempts": attempts[:_NEWEST_ATTEMPTS],
         "pending": pending,
         "lease": held,
         "forkedFrom": ref.state.forked_from,
         "forkedThread": ref.state.forked_thread,
         "cwd": start.cwd,
-        **playing,
+        **at_work,
     }
 
 
-def groups(store: Store, ref: ThreadRef, newest: int | None = None) -> list[View]:
+def groups(store: Store, ref: ThreadRef, newest: int | None = None) -> list[PlayedGroup]:
     """Return the groups of a thread with all their members, oldest group first. The last group may still be at work."""
-    found = [
-        {"role": step.role, "step": number, **step.output}
-        for step, number in islice(number_steps(ref, Chain(store, ref.head)), newest)
-        if step.agent == GROUP
-    ]
+    found: list[PlayedGroup] = []
+    for step, number in islice(number_steps(ref, Chain(store, ref.head)), newest):
+        if step.agent == GROUP:
+            output: GroupOutput = step.output
+            found.append({"role": step.role, "step": number, **output})
     return [*reversed(found), *([group] if (group := current_group(store, ref)) else [])]
 
 
-def current_group(store: Store, ref: ThreadRef) -> View | None:
+def current_group(store: Store, ref: ThreadRef) -> PlayedGroup | None:
     """Return the group that a thread is playing now, with the members that have been started, or None."""
     held = store.ref(group_name(ref.id))
     if held is None:
         return None
     roster = store.get(held.target or "").payload
-    members = []
+    members: list[GroupMember] = []
     for member in read_members(store, ref.id):
-        status = _FATES.get(status_of(store, member), "")
-        if not status:
-            status = "waiting" if member.state.waits_for_person else "failed"
-        view = {"number": member.state.member, "status": status, "id": member.id, "title": member.state.title}
-        view |= {"reason": member.state.reason} if member.state.reason else {}
-        members.append(view | ({"until": member.state.until} if member.state.until else {}))
+        state = member.state
+        status = _FATES.get(status_of(store, member)) or ("waiting" if state.waits_for_person else "failed")
+        shown: GroupMember = {
+            "number": state.member or 0,
+            "status": status,
+            "id": member.id,
+            "title": state.title,
+        }
+        if state.reason:
+            shown["reason"] = state.reason
+        if state.until:
+            shown["until"] = state.until
+        members.append(shown)
     return {"role": roster["role"], "step": None, "count": roster["count"], "members": members}
 
 
@@ -185,7 +253,7 @@ def needs_person(store: Store, ref: ThreadRef) -> bool:
     return not any(member["status"] in ("running", "open") for member in group["members"])
 
 
-_FATES = {
+_FATES: dict[Status, MemberStatus] = {
     Status.COMPLETED: "done",
     Status.FAILED: "failed",
     Status.RUNNING: "running",
@@ -239,14 +307,15 @@ def number_steps(ref: ThreadRef, chain: Chain) -> Iterator[tuple[Step, int]]:
         number -= 1
 
 
-def start_entry(store: Store, start: thread.Start) -> View:
+def start_entry(store: Store, start: thread.Start) -> StartEntry:
     created = store.get(start.id).created
     return {"id": start.id, "workflow": start.workflow, "prompt": start.prompt, "timestamp": created}
 
 
-def step_entry(step: Step, number: int) -> View:
+def step_entry(step: Step, number: int) -> StepEntry:
     payload, output = step.payload, step.output
-    return {
+    reported: ReportedUsage | None = payload.get("usage")
+    found: StepEntry = {
         "id": step.id,
         "role": step.role,
         "output": output,
@@ -257,31 +326,34 @@ def step_entry(step: Step, number: int) -> View:
         "number": number,
         "status": _status_in(output),
         "session": payload.get("session"),
-        "usage": payload.get("usage") or {},
-        **({"reused": payload["reused"]} if "reused" in payload else {}),
-        **({"saved": saved} if (saved := step.saved) else {}),
-        **({"sandbox": payload["sandbox"]} if "sandbox" in payload else {}),
-        **_changes_in(payload),
+        "usage": reported or {},
     }
+    if "reused" in payload:
+        found["reused"] = payload["reused"]
+    if saved := step.saved:
+        found["saved"] = saved
+    if "sandbox" in payload:
+        found["sandbox"] = payload["sandbox"]
+    if tree := step.tree:
+        found["changes"], found["moreChanges"] = [change.dump() for change in tree.changed], tree.more
+    return found
 
 
-def _changes_in(fields: JsonObject) -> View:
-    """Return the files that a step or an attempt changed, and how many more there are. Return an empty mapping if its
-    files were not recorded."""
-    tree = load_tree(fields.get("tree"))
-    if tree is None:
-        return {}
-    return {"changes": [change._asdict() for change in tree.changed], "moreChanges": tree.more}
-
-
-def file_changes(store: Store, ref: ThreadRef, newest: int | None = None) -> list[View]:
+def file_changes(store: Store, ref: ThreadRef, newest: int | None = None) -> list[ChangedFiles]:
     """Return the files changed by each of the `newest` steps, oldest step first, as far as the steps can be read."""
-    found = []
+    found: list[ChangedFiles] = []
     with suppress(NotFound, Damaged):
         for step, number in islice(number_steps(ref, Chain(store, ref.head)), newest):
-            changes = _changes_in(step.payload)
-            if changes.get("changes"):
-                found.append({"step": step.id, "number": number, "role": step.role, **changes})
+            if (tree := step.tree) and tree.changed:
+                changes = [change.dump() for change in tree.changed]
+                place: ChangedFiles = {
+                    "step": step.id,
+                    "number": number,
+                    "role": step.role,
+                    "changes": changes,
+                    "moreChanges": tree.more,
+                }
+                found.append(place)
     return found[::-1]
 
 
@@ -290,17 +362,17 @@ def _status_in(output: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def step_page(store: Store, ref: ThreadRef, *, before: str | None = None, max: int) -> View:
+def step_page(store: Store, ref: ThreadRef, *, before: str | None = None, max: int) -> StepPage:
     """Return the newest `max` steps, or those before the step `before`, newest first, each with its failed
     attempts. Only these steps are read, however long the thread is. In the reply, `before` is None if no earlier
     steps are left."""
     chain = Chain(store, before or ref.head)
     start = chain.start.id
     number = Step(store, store.get(before)).number if before else head_number(ref, chain)
-    found: list[View] = []
+    found: list[ListedStep] = []
     for step in islice(chain, 1 if before else 0, None):
         number -= bool(found) or bool(before)
-        found.append(step_entry(step, number) | _origins(store, step, with_texts=False))
+        found.append({**step_entry(step, number), **_origins(store, step, with_texts=False)})
         if len(found) == max:
             break
     is_more = bool(found) and number > 1 and Step(store, store.get(found[-1]["id"])).payload["prev"]
@@ -332,7 +404,7 @@ def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, Thr
     )
 
 
-def details_named(store: Store, text: str) -> View:
+def details_named(store: Store, text: str) -> StepDetails | AttemptEntry:
     """Return everything about the step or the failed attempt that `text` names."""
     node = store.get(step_named(store, text)[0])
     if not isinstance(node.payload, dict) or "role" not in node.payload or "start" not in node.payload:
@@ -346,7 +418,7 @@ def details_named(store: Store, text: str) -> View:
     return details(store, step, step.number)
 
 
-def details(store: Store, step: Step, number: int) -> View:
+def details(store: Store, step: Step, number: int) -> StepDetails:
     """Return everything about a step, including the nodes that the step refers to."""
     payload = step.payload
     return {
@@ -354,7 +426,7 @@ def details(store: Store, step: Step, number: int) -> View:
         "body": step.body,
         "raw": step.raw,
         "prompt": step.prompt,
-        **_detail(store, payload.get("detail")),
+        **_work_of(store, payload.get("detail")),
         "cwd": payload.get("cwd", ""),
         "omitted": list(step.tree.left.omitted) if step.tree else [],
         "sessionReason": payload.get("session_reason", ""),
@@ -362,62 +434,71 @@ def details(store: Store, step: Step, number: int) -> View:
     }
 
 
-def _origins(store: Store, step: Step, *, with_texts: bool) -> View:
+def _origins(store: Store, step: Step, *, with_texts: bool) -> StepOrigins:
     """Return what led to a step: the edge's prompt, the failed attempts, and who played the role."""
     payload = step.payload
-    return {
+    found: StepOrigins = {
         "edgePrompt": payload.get("edge_prompt", ""),
         "attempts": list(attempts_from(store, payload.get("attempt"), with_texts=with_texts)),
         "children": payload.get("children", []),
-        **({"by": payload["by"]} if payload.get("by") else {}),
     }
+    if payload.get("by"):
+        found["by"] = payload["by"]
+    return found
 
 
-def _detail(store: Store, node: str | None) -> View:
+def _work_of(store: Store, node: str | None) -> AgentWork:
     """Return details of the agent's work. The predecessor may have stored a text or another value instead of an
     object."""
-    kept = store.get(node).payload if node else {}
+    kept: Any = store.get(node).payload if node else {}
     if not isinstance(kept, dict):
         kept = {} if isinstance(kept, str) else {"notes": [str(kept)]}
-    empty = {"files": [], "ending": "", "reason": "", "notes": []}
-    return {**empty, **kept, "turns": thread.turns_of(store, node)}
+    turns = thread.turns_of(store, node)
+    return {"files": [], "ending": "", "reason": "", "notes": [], **kept, "turns": turns}
 
 
-def attempts_from(store: Store, node: str | None, *, with_texts: bool) -> Iterator[View]:
+def attempts_from(store: Store, node: str | None, *, with_texts: bool) -> Iterator[AttemptEntry]:
     """Yield a failed attempt and the attempts before it, newest first."""
     while node is not None:
         payload = store.get(node).payload
         completed = payload.get("completed_at", payload["started_at"])
-        view = {
+        reported: ReportedUsage | None = payload.get("usage")
+        found: AttemptEntry = {
             "id": node,
             "role": payload["role"],
             "agent": payload["agent"],
             "error": payload.get("error", ""),
             "ending": payload.get("ending", ""),
             "session": payload.get("session"),
-            "usage": payload.get("usage") or {},
+            "usage": reported or {},
             "timestamp": completed,
             "durationMs": completed - payload["started_at"],
         }
         if with_texts:
             raw, prompt = payload.get("raw"), payload.get("prompt")
-            view["raw"] = store.get(raw).payload if raw else ""
-            view["prompt"] = thread.prompt_text(store, prompt) if prompt else ""
-            view["turns"] = thread.turns_of(store, payload.get("detail"))
-            view |= {"sandbox": payload["sandbox"]} if "sandbox" in payload else {}
-            view |= _changes_in(payload)
-        yield view
+            found["raw"] = store.get(raw).payload if raw else ""
+            found["prompt"] = thread.prompt_text(store, prompt) if prompt else ""
+            found["turns"] = thread.turns_of(store, payload.get("detail"))
+            if "sandbox" in payload:
+                found["sandbox"] = payload["sandbox"]
+            if tree := load_tree(payload.get("tree")):
+                found["changes"], found["moreChanges"] = [change.dump() for change in tree.changed], tree.more
+        yield found
         node = payload.get("previous")
 
 
-def result(store: Store, ref: ThreadRef) -> View | None:
+def result(store: Store, ref: ThreadRef) -> ThreadResult | None:
     """Return the result of a thread: its last answer, the files that its agents reported, and its usage. Return None if
     no role has answered yet."""
     steps = [step for step in Chain(store, ref.head) if not step.role.startswith("$")]
     if not steps:
         return None
     last = steps[0]
-    files = (file for step in reversed(steps) for file in _detail(store, step.payload.get("detail"))["files"])
+    files = (
+        file for step in reversed(steps) for file in _work_of(store, step.payload.get("detail"))["files"]
+    )
+    used = card(store, ref)["usage"]
+    used.pop("roles", None)
     return {
         "step": last.id,
         "role": last.role,
@@ -425,15 +506,15 @@ def result(store: Store, ref: ThreadRef) -> View | None:
         "output": last.output,
         "text": report.shorten(last.body.strip(), report.SHORT),
         "files": list(dict.fromkeys(files)),
-        "usage": {key: value for key, value in card(store, ref)["usage"].items() if key != "roles"},
+        "usage": used,
     }
 
 
-def gather(store: Store, ref: ThreadRef) -> tuple[View, list[View]]:
+def gather(store: Store, ref: ThreadRef) -> tuple[ReportedThread, list[StepDetails]]:
     """Return a thread's card and all its steps in full, oldest first, for a report."""
     chain, known = Chain(store, ref.head), read_note(store, ref.id)
     attempts = list(attempts_from(store, known.attempt if known else None, with_texts=True))
-    whole = card(store, ref) | {"prompt": chain.start.prompt, "attempts": attempts}
+    whole: ReportedThread = {**card(store, ref), "prompt": chain.start.prompt, "attempts": attempts}
     return whole, [details(store, step, number) for step, number in number_steps(ref, chain)][::-1]
 
 
@@ -449,7 +530,7 @@ def read(
     with_start: bool = True,
     with_members: bool = False,
     phrase: Callable[[Hint], str] = Hint.call,
-) -> View:
+) -> ReadPage:
     """Render a thread as Markdown of at most `quota` characters. Show the newest steps that fit, oldest first, but at
     least one step. Leave out the step `before` and all later steps. `with_members` shows the members of groups in full.
     `phrase` words the hint on how to read more."""
@@ -469,13 +550,13 @@ def read(
         more = phrase(Hint("Read them", "read_earlier", thread=ref.id, step=step))
         return f"*({report.plural(earlier, 'earlier step')}, load with {more})*"
 
-    def show(view: View, role_prompt: str) -> str:
+    def show(view: ReadStep, role_prompt: str) -> str:
         return report.step_markdown(
             view, role_prompt=role_prompt, phrase=phrase, unfolded=None if with_members else 0
         )
 
     roles: dict[str, JsonObject] = {}
-    chosen: list[View] = []
+    chosen: list[ReadStep] = []
     used, problem = len(head), None
     try:
         for step, number in steps:
@@ -529,7 +610,7 @@ def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ref: 
         )
 
 
-def _brief(store: Store, step: Step, number: int, roles: dict[str, JsonObject]) -> View:
+def _brief(store: Store, step: Step, number: int, roles: dict[str, JsonObject]) -> ReadStep:
     """Return a step as `read` shows it, with the prompt of the step's role in the workflow that the step followed.
     `roles` caches the roles of workflows that have been read."""
     start = step.payload["start"]
@@ -540,7 +621,7 @@ def _brief(store: Store, step: Step, number: int, roles: dict[str, JsonObject]) 
             roles[start] = {}  # the steps can be read without the workflow
     return {
         **step_entry(step, number),
-        **_detail(store, step.payload.get("detail")),
+        **_work_of(store, step.payload.get("detail")),
         "body": step.body,
         **_origins(store, step, with_texts=False),
         "rolePrompt": str((roles[start].get(step.role) or {}).get("goal") or ""),
@@ -550,7 +631,7 @@ def _brief(store: Store, step: Step, number: int, roles: dict[str, JsonObject]) 
 # -- two threads --
 
 
-def difference(store: Store, one: ThreadRef, other: ThreadRef) -> View:
+def difference(store: Store, one: ThreadRef, other: ThreadRef) -> ThreadDifference:
     """Return the last step that two threads share, and the differences after that step, step by step."""
 
     def compare(ours: str, theirs: str) -> list[str]:
@@ -580,18 +661,19 @@ def difference(store: Store, one: ThreadRef, other: ThreadRef) -> View:
         else:
             pairs += [(found, None) for found in sides[0][at:end]]
             pairs += [(None, found) for found in sides[1][other_at:other_end]]
-    steps = []
+    steps: list[StepDifference] = []
     for pair in pairs:
         mine, yours = (found[0] if found else None for found in pair)
         outputs = (report.pretty(step.output) if step else "" for step in (mine, yours))
         bodies = (step.body if step else "" for step in (mine, yours))
-        entries = [
+        entries: list[NamedStep | None] = [
             {"id": found[0].id, "role": found[0].role, "number": found[1]} if found else None
             for found in pair
         ]
         number = next(found[1] for found in pair if found)
-        differences = {"output": compare(*outputs), "body": compare(*bodies)}
-        steps.append({"number": number, "steps": entries, **differences})
+        steps.append(
+            {"number": number, "steps": entries, "output": compare(*outputs), "body": compare(*bodies)}
+        )
     return {
         "threads": [one.id, other.id],
         "common": common,

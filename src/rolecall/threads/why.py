@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from rolecall.errors import RolecallError, UsageError
 from rolecall.files.tree import Trees
@@ -15,7 +15,7 @@ from rolecall.threads.reuse import REFUSED
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import GROUP, ThreadRef, load
 from rolecall.threads.thread import Chain, Step
-from rolecall.threads.views import View
+from rolecall.threads.view_types import ReusedStep
 from rolecall.workflow import registry
 from rolecall.workflow.model import reuse_of, sandbox_of
 from rolecall.workflow.route import status_of
@@ -40,25 +40,40 @@ class _Near(NamedTuple):
     differs: list[str]
 
 
-def explain(store: Store, trees: Trees, ref: ThreadRef, at: str | None = None) -> View:
-    """Return why a step was reused or not. `at` is the number or the id of the step, or None for the last step. In the
-    reply, `text` gives the explanation in words, `part` is the first part that differs from the step under `nearest`,
-    and `differs` lists all parts that differ."""
+class NearestStep(TypedDict):
+    """The earlier step whose key differs least."""
+
+    thread: str
+    step: str
+    number: int
+
+
+class KeyExplanation(TypedDict):
+    """Why a step was reused or not."""
+
+    thread: str
+    step: str
+    number: int
+    role: str
+    key: str
+    reused: ReusedStep | None
+    nearest: NearestStep | None
+    part: str | None
+    """The first part of the key that differs from the nearest step."""
+    differs: list[str]
+    """All parts that differ."""
+    text: str
+    """The explanation in words."""
+
+
+def explain(store: Store, trees: Trees, ref: ThreadRef, at: str | None = None) -> KeyExplanation:
+    """Return why a step was reused or not. `at` is the number or the id of the step, or None for the last step."""
     node, _ = views.step_named(store, ref.id, at)
     if node == Chain(store, ref.head).start.id:
         raise UsageError(f"thread {ref.id} has no such step, or none yet", hint="Give a step that was taken.")
     step = Step(store, store.get(node))
-    found: View = {
-        "thread": ref.id,
-        "step": step.id,
-        "number": step.number,
-        "role": step.role,
-        "key": key_of(step.parts) if step.parts else "",
-        "reused": step.reused._asdict() if step.reused else None,
-        "nearest": None,
-        "part": None,
-        "differs": [],
-    }
+    nearest: NearestStep | None = None
+    differs: list[str] = []
     notes = [str(note) for note in step.detail.get("notes", ())]
     refused = next((note for note in notes if note.startswith(REFUSED)), "")
     if step.reused:
@@ -69,8 +84,8 @@ def explain(store: Store, trees: Trees, ref: ThreadRef, at: str | None = None) -
         near = _find_nearest(store, ref, step)
         text = refused or "asked: no earlier step of this role is known"
         if near is not None:
-            found["nearest"] = {"thread": near.thread, "step": near.step.id, "number": near.step.number}
-            found["differs"], found["part"] = near.differs, next(iter(near.differs), None)
+            nearest = {"thread": near.thread, "step": near.step.id, "number": near.step.number}
+            differs = near.differs
             whose = f"step {near.step.number} of thread {near.thread}"
             if near.differs:
                 cause = describe_part(store, trees, near.step, step, near.differs[0])
@@ -78,7 +93,18 @@ def explain(store: Store, trees: Trees, ref: ThreadRef, at: str | None = None) -
             else:
                 cause = _find_obstacle(store, ref, near.step, step)
                 text = refused or f"asked although {whose} has the same key: {cause}"
-    return {**found, "text": text}
+    return {
+        "thread": ref.id,
+        "step": step.id,
+        "number": step.number,
+        "role": step.role,
+        "key": key_of(step.parts) if step.parts else "",
+        "reused": step.reused.dump() if step.reused else None,
+        "nearest": nearest,
+        "part": differs[0] if differs else None,
+        "differs": differs,
+        "text": text,
+    }
 
 
 def _has_no_key(step: Step) -> str:

@@ -10,25 +10,26 @@ from typing import Any
 from rolecall.api import Rolecall
 from rolecall.errors import UsageError
 from rolecall.threads.report import shorten
+from rolecall.threads.view_types import ThreadEntry
 from rolecall.web.questions import kind_of, read_instruction
 from rolecall.web.threads import with_usage
-from rolecall.web.verbs import Ask, JsonObject, get
+from rolecall.web.verbs import Ask, get
 
 _MOST = 200
 _LONGEST = 400
 
 
-def find_waiting(rolecall: Rolecall, problems: Mapping[str, str]) -> Iterator[JsonObject]:
+def find_waiting(rolecall: Rolecall, problems: Mapping[str, str]) -> Iterator[ThreadEntry]:
     """Yield the entries that wait for a person. First come the threads that could not be run, with the reasons from
     `problems`; then waiting threads, newest first; then work that was set aside, whose entries have a `branch`."""
 
-    def list_unrun() -> Iterator[JsonObject]:
+    def list_unrun() -> Iterator[ThreadEntry]:
         for ident, problem in problems.items():
             thread = rolecall.thread_if_any(ident)
             if thread is not None and thread.status in ("idle", "queued"):  # `waiting` lists crashed threads
                 yield {**thread.entry(), "reason": problem}
 
-    def set_aside() -> Iterator[JsonObject]:
+    def set_aside() -> Iterator[ThreadEntry]:
         with suppress(UsageError):  # git is not installed
             yield from rolecall.set_aside()
 
@@ -53,5 +54,5 @@ def list_waiting(ask: Ask) -> Any:
         else:
             kind = kind_of(thread, entry["status"])
         asks = read_instruction(thread) if kind == "answer" else ""
-        items.append(with_usage(ask, entry) | {"kind": kind, "asks": shorten(asks, _LONGEST)})
+        items.append({**with_usage(ask, entry), "kind": kind, "asks": shorten(asks, _LONGEST)})
     return {"items": items, "more": next(found, None) is not None, "lastEvent": newest}

@@ -149,7 +149,7 @@ class LiveEvents:
             loop.call_soon_threadsafe(self._publish, [], after)
             # A thread that a page shows as running might have crashed since.
             entries = rolecall.entries(status=("running", "crashed"), members=True)
-            running = {entry["thread"] for entry in entries}
+            running: set[str] = {entry["thread"] for entry in entries}
             look_at = monotonic()
             while True:
                 with self._lock:

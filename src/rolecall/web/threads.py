@@ -6,13 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Any
+from typing import Any, TypedDict
 
 from rolecall.api import Thread
 from rolecall.errors import Conflict, NotFound, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.threads.forecast import add_up
 from rolecall.threads.report import shorten
+from rolecall.threads.step_files import FilesDifference
+from rolecall.threads.view_types import ThreadEntry, ThreadFacts, ThreadUsage
 from rolecall.web import hints, markdown
 from rolecall.web.questions import describe_question
 from rolecall.web.verbs import FLAG, OBJECT, TEXT, WHOLE, Ask, GoesOn, JsonObject, get, post, record
@@ -68,7 +70,7 @@ def list_threads(ask: Ask) -> Any:
         after=query.get("after") or None,
         look=look,
     )
-    rows: list[JsonObject] = []
+    rows: list[ListedThread] = []
     last = None
     for entry in found:
         if len(rows) == count:
@@ -95,9 +97,20 @@ class _Look:
         return not self.is_late
 
 
-def with_usage(ask: Ask, entry: JsonObject) -> JsonObject:
+OnwardButton = TypedDict("OnwardButton", {"continue": str | None})
+"""The button that continues a thread."""
+
+
+class ListedThread(ThreadFacts, OnwardButton):
+    """A thread in a list of the page."""
+
+    used: ThreadUsage
+
+
+def with_usage(ask: Ask, entry: ThreadEntry) -> ListedThread:
     """Return an entry of a list with what the thread has used, and with the button that continues the thread."""
-    used = {} if entry["status"] == "damaged" else Thread(ask.rolecall, entry["thread"]).totals()
+    is_damaged = entry["status"] == "damaged"
+    used = ThreadUsage() if is_damaged else Thread(ask.rolecall, entry["thread"]).totals()
     return {**entry, "used": used, "continue": hints.name_button(entry["continue"])}
 
 
@@ -112,19 +125,20 @@ def list_members(ask: Ask) -> Any:
 @get("/threads/{thread}", "A thread: its state, task, usage, limits, what it waits for and what can be done.")
 def show_thread(ask: Ask) -> Any:
     thread, newest = ask.thread, ask.rolecall.newest_event()
-    shown = thread.summary() | {"lastEvent": newest}
-    shown["continue"] = hints.name_button(shown["continue"])
-    if shown["status"] == "damaged":
+    summary = thread.summary()
+    shown: JsonObject = {**summary, "lastEvent": newest, "continue": hints.name_button(summary["continue"])}
+    status = summary["status"]
+    if status == "damaged":
         return shown | {"actions": [], "question": None, "prompt": "", "promptHtml": ""}
     prompt = thread.prompt
     shown |= {"prompt": shorten_text(prompt), "promptHtml": markdown.render(shorten_text(prompt))}
-    status, question = shown["status"], describe_question(thread, shown["status"])
+    question = describe_question(thread, status)
     actions = [question["kind"]] if question else []
     actions += ["run"] if status in ("idle", "crashed") else []
-    actions += ["fork"] if shown["done"] else ["kill", "fork"]
+    actions += ["fork"] if summary["done"] else ["kill", "fork"]
     shown |= {"question": question, "actions": [] if ask.is_read_only else actions}
     shown["problem"] = ask.problems.get(thread.id) if status in UNRUN else None
-    shown["title"] = shown["title"] or shorten(prompt, 80)
+    shown["title"] = summary["title"] or shorten(prompt, 80)
     return shown
 
 
@@ -162,18 +176,23 @@ def _cut(value: Any, most: int) -> Any:
 )
 def show_step(ask: Ask) -> Any:
     found = ask.rolecall.step(ask.path["step"])
-    body = str(found.get("body", found.get("raw", "")))
-    if found["role"] == "$PERSON" and isinstance(found.get("output"), Mapping):
+    body = found["body"] if "number" in found else found["raw"]
+    if "number" in found and found["role"] == "$PERSON" and isinstance(found["output"], Mapping):
         body = str(found["output"].get("answer", ""))
-    found["bodyHtml"] = markdown.render(shorten_text(body))
-    found["promptHtml"] = markdown.render(shorten_text(found["prompt"]))
-    for turn in found.get("turns", ()):
-        turn["html"] = markdown.render(shorten_text(turn["text"]))
+    turns = []
+    for turn in found["turns"]:
+        turns.append({**turn, "html": markdown.render(shorten_text(turn["text"]))})
         for call in turn["tool_calls"]:
             if not isinstance(call["arguments"], str):
                 call["arguments"] = json.dumps(call["arguments"], ensure_ascii=False, indent=1)
             call["arguments"], call["result"] = shorten_text(call["arguments"]), shorten_text(call["result"])
-    return found if ask.query.get("whole") else _cut(found, _LONGEST_TEXT)
+    shown = {
+        **found,
+        "turns": turns,
+        "bodyHtml": markdown.render(shorten_text(body)),
+        "promptHtml": markdown.render(shorten_text(found["prompt"])),
+    }
+    return shown if ask.query.get("whole") else _cut(shown, _LONGEST_TEXT)
 
 
 @get(
@@ -194,18 +213,29 @@ def diff_files(ask: Ask) -> Any:
         return {"parts": [], "problem": error.message}
 
 
+class PatchCut(TypedDict, total=False):
+    isCut: bool
+    """Whether the patch is too large to be shown whole."""
+
+
+class ShownDifference(FilesDifference, PatchCut):
+    """Changed files with a patch that is small enough for a page."""
+
+
 def _diff(
     thread: Thread, other: Thread | None, at: str | None = None, path: str | None = None
-) -> list[dict[str, Any]]:
+) -> list[ShownDifference]:
     """Return the changed files, with a patch that is small enough for a page and in which secrets are masked."""
     parts = thread.diff_files(other, at=at or None, path=path or None, lines=None if path else _MOST_LINES)
     mask = config.mask()
+    shown: list[ShownDifference] = []
     for part in parts:
-        part["diff"] = mask.text(part["diff"])
-        if len(part["diff"]) > _LONGEST_PATCH:
-            end = part["diff"].rfind("\n", 0, _LONGEST_PATCH) + 1
-            part |= {"diff": part["diff"][: end or _LONGEST_PATCH], "isCut": True}
-    return parts
+        diff, cut = mask.text(part["diff"]), PatchCut()
+        if len(diff) > _LONGEST_PATCH:
+            end = diff.rfind("\n", 0, _LONGEST_PATCH) + 1
+            diff, cut["isCut"] = diff[: end or _LONGEST_PATCH], True
+        shown.append({**part, "diff": diff, **cut})
+    return shown
 
 
 @get(
@@ -243,17 +273,13 @@ def show_graph(ask: Ask) -> Any:
 def compare(ask: Ask) -> Any:
     one, other = (ask.rolecall.thread(ask.query.get(name, "")) for name in ("one", "other"))
     found = one.diff(other)
-    found["summaries"] = []
-    for thread in (one, other):
-        shown = thread.summary()
-        shown["continue"] = None
-        found["summaries"].append(shown)
-    found["files"], found["filesProblem"] = [], None
+    summaries = [{**thread.summary(), "continue": None} for thread in (one, other)]
+    files, problem = list[ShownDifference](), None
     try:
-        found["files"] = _diff(one, other)
+        files = _diff(one, other)
     except RolecallError as error:
-        found["filesProblem"] = error.message
-    return found
+        problem = error.message
+    return {**found, "summaries": summaries, "files": files, "filesProblem": problem}
 
 
 # -- what a person can do --
