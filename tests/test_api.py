@@ -276,7 +276,7 @@ def test_words_continue_a_thread_whoever_waits_for_them(rc: rolecall.Rolecall) -
     assert later.id != asked.id and later.status == "idle" and later.state.title == "And now?"
     assert later.prompt.startswith("And now?") and "Then that." in later.prompt
     assert asked.next is not None and asked.next.id == later.id and later.next is None
-    # What is said first is not said to a second thread, and who says it is recorded there.
+    # Further words to the ended thread go to the thread that followed it, with the person who said them.
     assert asked.say("PostgreSQL", by={"person": "Ada"}).id == later.id
     assert later.step_page(max=1)["steps"][0]["output"]["by"] == {"person": "Ada"}
 

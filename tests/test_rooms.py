@@ -40,8 +40,8 @@ BELOW = {
     for door in ("acp", "cli", "mcp", "web", "plan_run", "forge")
 }
 BELOW["service"] = BELOW["cli"] - {"store"}  # its queue, slots and costs are refs of the store
-"""Who reads and changes threads, projects, hosts and knowledge through `api/` alone, and the rooms from which they
-import only values."""
+"""The rooms that read and change threads, projects, hosts and knowledge only through `api/`, with the rooms from which
+they import only values."""
 VALUES = {
     # the agents that are known, the results of checks, and the changes that an installation makes
     "rolecall.checks.choose": {"can_be_held_to", "open_roles"},
@@ -90,7 +90,7 @@ VALUES = {
     "rolecall.threads.step_files": {"FileVersions", "FilesDifference"},
     "rolecall.threads.thread": {"LIMITS", "Step", "count_usage", "sum_amounts"},
     "rolecall.threads.tryout": {"Divergence", "Trial"},
-    "rolecall.threads.view_types": "*",  # what the verbs that read return
+    "rolecall.threads.view_types": "*",  # the types of what the verbs that read return
     # the language of workflows
     "rolecall.workflow.document": "*",
     "rolecall.workflow.draw": "*",
@@ -130,7 +130,7 @@ ITS_OWN_NOUN = {
     "rolecall.service.reload": ("checks", "checks files in child processes, beside its event loop"),
     "rolecall.cli.conformance": ("checks", "a check of our own tools and hooks, of no use to a program"),
     "rolecall.cli.hook_answer": ("hosts nexus", "a hook must stay fast, and `hosts/` reads the state itself"),
-    "rolecall.cli.cas": ("settings store", "reading a node must not load what knows threads"),
+    "rolecall.cli.cas": ("settings store", "reading a node must not load the modules of threads"),
     "rolecall.cli.cas_care": ("settings store threads", "checks, removes and copies nodes and their files"),
 }
 """The rooms that a module uses directly, and why."""

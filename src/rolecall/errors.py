@@ -201,7 +201,7 @@ class AgentError(RolecallError):
 
 
 class ExtractError(RolecallError):
-    """Raised if the output could not be found in an answer. `raw` is the answer."""
+    """Raised if the extract model found no output in an answer. `raw` is the answer."""
 
     def __init__(
         self,

@@ -335,7 +335,7 @@ def test_a_child_that_cleared_its_environment_is_ended_with_its_session(tmp_path
 def test_a_helper_that_writes_after_its_parent_exited_is_still_heard(
     tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_LINGER", BOUND)  # a busy machine may let the helper wait
+    monkeypatch.setattr(process, "_LINGER", BOUND)  # the helper can be slow on a busy machine
     argv = program(
         """
         import os

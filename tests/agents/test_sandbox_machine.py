@@ -186,7 +186,7 @@ def read_mounts() -> list[str]:
 def test_nothing_is_left_when_a_process_is_killed(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whom: str, layers: str
 ) -> None:
-    # Other tests have temporary folders that nobody holds, for a moment or since they killed a process.
+    # Other tests leave temporary folders that no process holds, for a moment or after killing a process.
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     work = home / "work"

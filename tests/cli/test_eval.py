@@ -665,7 +665,10 @@ def test_versions_of_a_workflow_are_compared(project: Project) -> None:
     project.run()
     assert project.show()["variants"][0]["workflow"] == variants[1]["workflow"]
     project.suite["workflow"] = "fix-it@NONE"
-    assert "the workflow 'fix-it' has no version 'NONE', but fix-it@1.2" in project.run(check=2).stderr
+    assert (
+        "the workflow 'fix-it' has no version 'NONE' (newest versions: fix-it@1.2)"
+        in project.run(check=2).stderr
+    )
 
 
 def test_a_run_is_written_as_a_page(project: Project) -> None:

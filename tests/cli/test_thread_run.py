@@ -177,7 +177,7 @@ def until(child: subprocess.Popen[str], kind: str) -> dict[str, Any]:
 
 
 def await_process(child: subprocess.Popen[str]) -> str:
-    """Wait until the agent's program has begun, and return its run."""
+    """Wait until the agent's program has begun, and return the id of its run."""
     started = until(child, "process")
     wait_for_environment(started["pid"])
     run: str = started["run"]

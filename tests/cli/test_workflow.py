@@ -326,7 +326,7 @@ def test_old_versions_stay_reachable(rolecall: Rolecall, project: Path) -> None:
         assert rolecall.json("workflow", "show", name)["hash"] == first
     assert rolecall.json("workflow", "diff", "solve-issue@1", "solve-issue")["to"]["id"] == second
     missing = rolecall("workflow", "show", "solve-issue@3")
-    assert_error(missing, 3, "no version '3', but solve-issue@2, solve-issue@1")
+    assert_error(missing, 3, "no version '3' (newest versions: solve-issue@2, solve-issue@1)")
     assert_error(rolecall("workflow", "history", "solve-isue"), 3, "'solve-isue'")
 
 

@@ -31,7 +31,7 @@ def write(project: Path, name: str, content: Any, *, indent: int | None = 2) -> 
 def call_tool(
     project: Path | str, name: str, arguments: Any = None, *, restrictions: Iterable[str] = ()
 ) -> Any:
-    """The reply of a tool, as it stands in JSON."""
+    """Return the reply of a tool, decoded from JSON."""
     return json.loads(dispatch.call_json(project, name, arguments, restrictions=restrictions))
 
 

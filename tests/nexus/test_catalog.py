@@ -209,7 +209,7 @@ def test_a_body_that_is_not_the_one_of_the_manifest_is_named(package: Path) -> N
     digest = hashlib.sha256(body.read_bytes()).hexdigest()
     [problem] = refused(package)
     assert problem.startswith(
-        f"agents/tester/body.md:1:1: error: the body is not the one of the manifest: it has sha256:{digest}"
+        f"agents/tester/body.md:1:1: error: the body does not match the manifest: its hash is sha256:{digest}"
     )
     write_manifest(package)
     assert catalog.load(package).agent("tester").body.endswith("above.\n")

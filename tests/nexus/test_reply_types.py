@@ -1,4 +1,4 @@
-"""The types of the replies name exactly the keys that the replies have."""
+"""Test that the types of the replies name exactly the keys that the replies have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_optional(form: Any) -> bool:
 
 
 def keys_of(form: Any) -> dict[str, Any]:
-    """Each key of a type with its form, `NotRequired` for a key that can be absent, in order."""
+    """Return each key of a type with its form, in order. The form of a key that can be absent is `NotRequired`."""
     if is_typeddict(form):
         return get_type_hints(form, include_extras=True)
     hints = get_type_hints(form, include_extras=True)
@@ -47,14 +47,15 @@ def keys_of(form: Any) -> dict[str, Any]:
 
 
 def objects_in(form: Any) -> list[Any]:
-    """The objects in a form: itself, or those in its list or union."""
+    """Return the object types in a form: the form itself, or those in its list or union."""
     if is_typeddict(form) or (isinstance(form, type) and issubclass(form, msgspec.Struct)):
         return [form]
     return [found for part in get_args(form) for found in objects_in(part)]
 
 
 def check_same_keys(ours: Any, documented: list[Any], place: str) -> None:
-    """The documented forms of an object have, together, the keys of our type; those in all of them are required."""
+    """Check that the documented forms of an object together have the keys of our type, and that our type requires the
+    keys that all these forms require."""
     forms = [keys_of(form) for form in documented]
     every = {key for form in forms for key in form}
     always = {key for key in every if all(key in form and not is_optional(form[key]) for form in forms)}

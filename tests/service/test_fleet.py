@@ -138,7 +138,7 @@ def test_an_order_for_a_thread_that_runs_here_is_looked_at_again_but_not_at_once
     assert steps.running["one"].order.id == "one:head"
 
 
-def test_the_next_order_for_a_head_is_found_with_one_question_however_many_have_ended() -> None:
+def test_the_next_order_for_a_head_is_found_with_one_query_however_many_have_ended() -> None:
     asked: list[list[str]] = []
 
     class Remembered(Orders):

@@ -1,4 +1,4 @@
-"""What stands in the store of a fleet and should not: it is told, and in nobody's way."""
+"""A fleet reports damaged refs in its store, and they do not stop other threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def spoil(fleet: Fleet, name: str) -> None:
 
 
 @pytest.mark.parametrize("project", ["", RATES])
-def test_damaged_threads_places_and_slots_are_told_and_stand_in_nobodys_way(
+def test_damaged_threads_places_and_slots_are_reported_and_do_not_stop_other_threads(
     tmp_path: Path, postgres_server: Any, project: str
 ) -> None:
     with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:

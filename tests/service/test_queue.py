@@ -483,7 +483,7 @@ def killed(token: str = "", *, is_stopped: bool = False) -> WorkerExit:
 
 
 def run_by(hall: Hall, name: str, token: str, *, pid: int) -> None:
-    """Let a process have the thread."""
+    """Record that a process runs the thread."""
     seen = hall.seen(name)
     lease = {**holder.process(pid), "token": token, "deadline": NOW * 2}
     hall.store.move(
@@ -531,7 +531,9 @@ def test_the_end_of_the_process_that_had_a_thread_decides_how_the_thread_goes_on
 
 
 @pytest.mark.parametrize("ended", [killed("t"), killed(), WorkerExit({}), WorkerExit(REFUSED)])
-def test_a_thread_that_another_process_has_by_now_is_left_to_it(hall: Hall, ended: WorkerExit) -> None:
+def test_a_thread_that_another_process_has_taken_is_left_to_that_process(
+    hall: Hall, ended: WorkerExit
+) -> None:
     name = hall.enter()
     slot = hall.admit(name)
     run_by(hall, name, "another", pid=os.getpid())
@@ -545,7 +547,9 @@ def test_a_thread_that_another_process_has_by_now_is_left_to_it(hall: Hall, ende
 
 
 @pytest.mark.parametrize("ended", [killed("t"), WorkerExit({}, token="t")])
-def test_a_process_that_dies_after_it_has_stored_its_step_is_no_crash(hall: Hall, ended: WorkerExit) -> None:
+def test_the_death_of_a_process_that_has_stored_its_step_is_not_a_crash(
+    hall: Hall, ended: WorkerExit
+) -> None:
     name = hall.enter()
     slot, seen = hall.admit(name), hall.seen(name)
     step = hall.store.put_text("a step")
@@ -555,9 +559,7 @@ def test_a_process_that_dies_after_it_has_stored_its_step_is_no_crash(hall: Hall
     assert hall.events(name) == ["queued", "started"]
 
 
-def test_a_thread_that_is_taken_while_its_dead_process_is_looked_after_is_left_to_its_taker(
-    hall: Hall,
-) -> None:
+def test_a_thread_that_is_taken_while_its_loss_is_counted_is_left_to_the_new_process(hall: Hall) -> None:
     name = hall.enter()
     hall.admit(name)
     run_by(hall, name, "dead", pid=2**22 + 1)

@@ -484,7 +484,7 @@ def test_stopping_does_not_wait_for_the_service_that_takes_its_place(service: Se
         waiting.wait(PATIENCE)
 
 
-def test_a_step_whose_process_is_just_being_started_is_interrupted_with_the_others(tmp_path: Path) -> None:
+def test_a_step_whose_process_is_being_started_is_interrupted_with_the_others(tmp_path: Path) -> None:
     service = Service(tmp_path)
     name = service.enter(service.workflow(), service.script({"hang": True}))
 
@@ -493,7 +493,7 @@ def test_a_step_whose_process_is_just_being_started_is_interrupted_with_the_othe
         await workers.open()
         order = StepOrder(name, "do-steps", "here")
         step = asyncio.create_task(workers.step(order, limits=WorkerLimits(), heard=lambda *_: None))
-        await asyncio.sleep(0)  # it waits for its process by now
+        await asyncio.sleep(0)  # now the step waits for its process
         assert workers.running == {}
         workers.stop()
         try:

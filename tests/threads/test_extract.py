@@ -32,7 +32,7 @@ def run(base_url: str, *, raw: str = RAW, timeout: float = 20.0, key: str | None
 
 
 def failure(script: Sequence[Item], *, timeout: float = 20.0, tries: int | None = None) -> ExtractError:
-    """The error; with `tries`, the model was asked as often."""
+    """Return the error of an extraction that fails. With `tries`, check that the model was asked that many times."""
     with ModelServer(script) as server, pytest.raises(ExtractError) as caught:
         run(server.base_url, timeout=timeout)
     shown = f"{caught.value} {caught.value.hint} {caught.value.__context__}"

@@ -209,7 +209,7 @@ class Program:
     deniable: ClassVar[frozenset[str]] = frozenset()
     """The classes of actions (`capabilities.CLASSES`) that `call` can deny."""
     mcp_tool: ClassVar[str] = ""
-    """How the program names the tools of our MCP server, with `{}` for the tool; empty if unknown."""
+    """How the program names the tools of our MCP server, with `{}` in place of the tool's name; empty if unknown."""
     runs_in_sandbox: ClassVar[bool] = True
     signed_in: ClassVar[tuple[str, ...]] = ()
     """Signs that the user is signed in: environment variables, and paths in the user's home, written `~/…`. An entry

@@ -450,7 +450,7 @@ def start(words: Arguments) -> "NoReturn":
 
 
 def prepare(words: Arguments) -> "NoReturn":
-    """Set up every layer, report what is enforced, and become the program or start it."""
+    """Set up every layer, report what is enforced, and run the program."""
     report: list[str] = []
     problems: list[str] = []
     has_mounts = has_namespaces = has_pids = "in-bubblewrap" in words.flags

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def diagnose(rolecall: Rolecall, url: str | None, workflows: Sequence[str], *, all_agents: bool) -> Diagnosis:
-    """Do what `Rolecall.diagnose` does. `url` is the address of the store, or None for the configured store."""
+    """Return the result of `Rolecall.diagnose`. `url` is the address of the store, or None for the configured store."""
     checks = machine.check_home(lambda at: stores.open_store(at, create=False), url=url)
     try:
         settings, place = config.load(), DoctorPlace(config.environment(), Path(rolecall.folder))

@@ -59,7 +59,7 @@ class Project:
         return dispatch.call_json(self.folder, name, arguments, restrictions=restrictions, mask=config.mask)
 
     def _call(self, tool: Callable[Concatenate[Folder, P], T], *_: P.args, **arguments: P.kwargs) -> T:
-        """Call a tool whose arguments are all named."""
+        """Call a tool with keyword arguments."""
         return dispatch.call(self.folder, tool, arguments, mask=config.mask)
 
     # -- the plan --
@@ -195,12 +195,12 @@ class Project:
         return installation.uninstall(host, found, force=force, is_dry=is_dry)
 
     def note_handed_over(self, thread: str, store: str, *, problem: str = "") -> None:
-        """Let the hooks of a host tell its model when a thread ends, with the `problem` if the thread could not be run.
-        `store` is the address of the thread's store."""
+        """Let the hooks of a host notify its model when a thread ends, with the `problem` if the thread could not be
+        run. `store` is the address of the thread's store."""
         handed_over.note(self.folder, thread, store, problem=problem)
 
     def forget_handed_over(self, thread: str) -> bool:
-        """Do not report the end of a thread to the model, and return whether it would have been reported."""
+        """Cancel the notification of the model about a thread's end. Return whether one was pending."""
         return handed_over.forget(self.folder, thread)
 
     # -- agents at work on tasks --

@@ -961,8 +961,8 @@ class Rolecall:
         return casting.find_unusable(casting.assign(book, agents or {}, self.folder), agent)
 
     def check_agents(self, book: Playbook, file: str, *, marks: Marks | None = None) -> list[Problem]:
-        """Return a problem for each role of a workflow that no agent on this machine can play. `file` and `marks` are
-        the place of the workflow and the positions in it, for the problems."""
+        """Return a problem for each role of a workflow that no agent on this machine can play. The problems name
+        `file` and the positions in `marks`."""
         settings, env = config.load(), config.environment()
         return [*agent_check.problems(book, file, settings=settings, env=env, find=self.look_up, marks=marks)]
 
@@ -990,7 +990,7 @@ class Rolecall:
     def diagnose(self, workflows: Sequence[str] = (), *, all_agents: bool = False) -> Diagnosis:
         """Check everything that workflows need: the machine, the store, the hosts, the agents and the endpoints.
         Without `workflows`, check those of the project. With `all_agents`, also check the agents that no role needs.
-        Nothing that costs money is asked."""
+        No check costs money."""
         return diagnosis.diagnose(self, self._url, workflows, all_agents=all_agents)
 
     def agents(self, names: Collection[str] = ()) -> dict[str, AgentFinding]:
@@ -1008,9 +1008,10 @@ class Rolecall:
     ) -> dict[str, AgentChoice]:
         """Choose agents that are ready on this machine for `roles`, by default for those without an agent. If possible,
         a role that judges the work of others is played by a second agent. `default` is the adapter that plays the other
-        roles, and `findings` the result of `agents`. A role that no ready agent can play is missing in the result."""
+        roles, and `findings` the result of `agents`. A role that no ready agent can play is missing from the
+        result."""
         chosen_for = self.load_workflow(workflow).playbook.workflow
-        if roles is None:  # functions play the roles of a workflow in Python
+        if roles is None:  # the roles of a Python workflow are played by functions
             roles = [] if chosen_for.python else choose.open_roles(chosen_for, config.load())
         if findings is None:
             findings = self.agents() if roles else {}

@@ -562,8 +562,8 @@ class Thread:
         If it is a person's turn, the words become the output of that person's role (see `from_words`). If the words do
         not fit, the error says what the role must deliver. If it is not a person's turn, the role that waits or was
         interrupted is called again with the words. If the thread has ended, the words and a summary of this thread
-        start another thread of the same workflow, which is returned. The other arguments are the same as for `answer`;
-        who starts a thread is not recorded.
+        start another thread of the same workflow, which is returned; `by` is not recorded for these words. The other
+        arguments are the same as for `answer`.
         """
         if not text.strip():
             raise UsageError("nothing was said", hint="Write what the role needs to know.")
@@ -881,7 +881,7 @@ class Run:
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready, self._over, self._followed = threading.Event(), threading.Event(), threading.Event()
-        # A daemon, because the wait of Python itself for a thread misses a Ctrl-C that comes just before the wait.
+        # A daemon, because Python's own wait for a thread misses a Ctrl-C that comes just before the wait.
         self._worker = threading.Thread(target=self._work, name=f"rolecall-{of.id}", daemon=True)
         self._worker.start()
         self._ready.wait()
@@ -928,7 +928,7 @@ class Run:
             self._wait_until_over()
         finally:
             self.stop()
-            self._worker.join()  # it may have an error to print
+            self._worker.join()  # the worker might have an error to print
 
     def _raise(self) -> None:
         if self._error is not None:

@@ -19,8 +19,8 @@ MESSAGE = argument("-m --message", "TEXT", "the text itself")
 
 
 def look(read: Callable[[], T]) -> T | None:
-    """Call a verb that reads, before another verb writes. If a file is damaged, return None, because the verb that
-    writes will report the damage and keep a copy."""
+    """Call a verb that reads, before a verb that writes. Return None if a file is damaged, because the verb that writes
+    will report the damage and keep a copy."""
     try:
         return read()
     except Damaged:

@@ -85,7 +85,7 @@ def wiring_of(host: str, setup: HostSetup) -> Wiring:
 
 
 class HostInstallation(NamedTuple):
-    """What installing in a host or uninstalling changed, or would change."""
+    """What installing in a host, or uninstalling, has changed or would change."""
 
     title: str
     """The host's name for people, such as "Claude Code"."""
@@ -122,7 +122,7 @@ def install(
     is_dry: bool = False,
     around: str = "",
 ) -> HostInstallation:
-    """Install in a host. For the user's scope, `around` is a folder in the project whose hooks would run twice."""
+    """Install in a host. For the user's scope, `around` is a folder in a project whose hooks might run twice."""
     check_paths(setup)
     if not setup.key:
         setup = setup._replace(key=os.path.join(config.home(), config.HOST_KEYS, os.urandom(16).hex()))
@@ -167,8 +167,7 @@ def uninstall(
 
 
 def _find_elsewhere(module: Any, setup: HostSetup, around: str) -> HostSetup | None:
-    """Return the other scope, if hooks are installed there: that of the user, or that of the project around a
-    folder."""
+    """Return the setup in the other scope (the user, or the project around a folder) if hooks are installed there."""
     other = setup._replace(scope="user", project="")
     if setup.scope == "user":
         if (folder := root_around(around)) is None:

@@ -81,7 +81,7 @@ def read_tasks(project: str) -> tuple[list[ProjectTask], str]:
 
 
 def _try(*readers: Callable[[str], T | None], project: str) -> tuple[T | None, str]:
-    """Return the first result that a reader returns, or None and the error message of a reader that fails."""
+    """Return the first result of a reader that is not None, or None with the error message of a reader that fails."""
     try:
         return next(found for read in readers if (found := read(project)) is not None), ""
     except RolecallError as exc:

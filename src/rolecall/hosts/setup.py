@@ -90,7 +90,7 @@ def project_setup(folder: str, *, is_removal: bool = False) -> HostSetup:
 
 
 def check_paths(setup: HostSetup) -> None:
-    """Raise an error if the files of a host could not name one of the paths."""
+    """Raise `UsageError` if a path is not UTF-8, because no host's files can contain such a path."""
     for path in (*setup.command, setup.project, config.home()):
         try:
             path.encode()
@@ -99,7 +99,7 @@ def check_paths(setup: HostSetup) -> None:
 
 
 def setups_around(folder: str) -> list[HostSetup]:
-    """Return the installations that apply to a folder: of the project around it, of itself, and of the user."""
+    """Return the setups that can apply to a folder: of the project around it, of the folder itself, and of the user."""
     user = user_setup()
     home = os.path.realpath(user.home)
     folders = dict.fromkeys((root_around(folder), folder))

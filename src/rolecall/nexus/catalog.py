@@ -178,7 +178,7 @@ _AGENT = Record(partial(CatalogAgent, body=""), "the file", _AGENT_FIELDS)
 _SKILL = Record(partial(Skill, body=""), "the file", _SKILL_FIELDS)
 A = TypeVar("A", CatalogAgent, Skill)
 Listed: TypeAlias = "tuple[A, str]"
-"""An agent or a skill as a manifest lists it, without its body, and the hash of the body."""
+"""An agent or a skill from a manifest, without its body, and the hash of the body."""
 
 
 def _list_ids(reader: VocabularyReader, kind: str) -> list[str]:
@@ -195,7 +195,8 @@ def _list_ids(reader: VocabularyReader, kind: str) -> list[str]:
 def _read_kind(
     reader: VocabularyReader, kind: str, form: Record[A], listed: Sequence[Listed[A]] | None
 ) -> dict[str, A]:
-    """Read all agents or all skills, including their bodies. `listed` are those of the manifest, if there is one."""
+    """Read all agents or all skills, including their bodies. `listed` are the entries of the manifest, or None
+    without a manifest."""
     entries = None if listed is None else {entry.id: (entry, digest) for entry, digest in listed}
     found: dict[str, A] = {}
     for id in _list_ids(reader, kind) if entries is None else entries:
@@ -207,7 +208,7 @@ def _read_kind(
         if content is not None and entries is not None:
             digest, wanted = f"sha256:{hashlib.sha256(content).hexdigest()}", entries[id][1]
             if digest != wanted:
-                message = f"the body is not the one of the manifest: it has {digest}, not {wanted}"
+                message = f"the body does not match the manifest: its hash is {digest}, not {wanted}"
                 hint = "Install the package again, or update its manifest if the body was changed on purpose."
                 reader.report(body_file, (), message, hint)
         if meta is None or body is None:
@@ -288,7 +289,7 @@ class _Manifest(NamedTuple):
     agents: Sequence[Listed[CatalogAgent]]
     skills: Sequence[Listed[Skill]]
     vocabulary: object
-    """An incomplete copy of the vocabulary, whose own files are read instead."""
+    """An incomplete copy of the vocabulary. It is not used: the vocabulary's own files are read instead."""
 
 
 def _list_as(make: Callable[..., A], fields: Mapping[str, Field | Form[Any]]) -> Form[tuple[Listed[A], ...]]:

@@ -222,7 +222,7 @@ def call_json(
     restrictions: Iterable[str] = (),
     mask: Callable[[], Mask] = lambda: Mask(()),
 ) -> bytes:
-    """Call a tool by its name with external arguments, and return the reply as JSON. `mask`, for secrets, is called
+    """Call a tool by its name with unchecked arguments, and return the reply as JSON. `mask`, for secrets, is called
     only if the tool writes."""
     given = _check_call(project, name, arguments, restrictions, mask)
     if name == "task_list":

@@ -62,7 +62,7 @@ def ready_ids(tasks: Sequence[HasProgress]) -> list[float]:
 
 
 def describe_plan(plan: Any) -> PlanReply:
-    """Return the reply of `plan_status` for a plan as JSON, which is not checked."""
+    """Return the reply of `plan_status` for a plan, which is unchecked JSON."""
     issues: list[PlanIssue] = list(plan["issues"])
     statuses = [_plain_status(issue, ISSUE_STATUSES) for issue in issues]
     decided = statuses.count("decided")

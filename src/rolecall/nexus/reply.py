@@ -1,5 +1,4 @@
-"""The replies of the project's verbs and tools, as types. Their keys, and the order of the keys, are those of the
-contract.
+"""The types of the replies of the project's verbs and tools. The contract defines the keys and their order.
 
 The modules that make and read replies import these types only for the type checker, because hooks run often and
 creating the types takes time.
@@ -149,7 +148,7 @@ class ArchivedCounts(TypedDict):
 
 
 class MemoryHint(TypedDict):
-    """What the closed cycle was about, as a hint at lessons worth keeping."""
+    """What the closed cycle was about, as a hint to lessons worth keeping."""
 
     taskCount: int
     decisionCount: int
@@ -177,7 +176,7 @@ class PastDecision(TypedDict):
 
 
 class PastCycle(TypedDict):
-    """A closed cycle in short. A cycle without a plan has no `topic` and no `decisions`."""
+    """A summary of a closed cycle. A cycle without a plan has no `topic` and no `decisions`."""
 
     completed_at: str
     branch: str
@@ -190,7 +189,7 @@ class FoundCycles(TypedDict):
     total: int
     """The number of cycles that contain the query."""
     showing: int
-    """The number of cycles in `cycles`, the newest last."""
+    """The number of cycles in `cycles`, in which the newest is last."""
     cycles: list[PastCycle]
 
 
@@ -215,7 +214,7 @@ class WrittenArtifact(TypedDict):
 
 
 class NoteEntry(TypedDict):
-    """A note, with how often it was read."""
+    """A note, with the number of times it was read."""
 
     name: str
     category: str

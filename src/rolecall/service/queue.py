@@ -74,8 +74,7 @@ def read_state(
     without: Container[str] = (),
 ) -> QueueState:
     """Return the input for admission, without the waiting threads in `without`. If a workflow's queue might overflow,
-    all its waiting threads are read; otherwise a few more than can be admitted, or `at_least` that many if this is
-    more."""
+    all its waiting threads are read; otherwise, a few more than can be admitted and not fewer than `at_least`."""
     places = ((ref.name.split("/")[1], ref.state.get("member")) for ref in read_refs(store, "slot/"))
     admitted = Counter(MEMBERS if is_member else workflow for workflow, is_member in places)
     room = max(0, policy.limit - sum(admitted.values()))
@@ -194,8 +193,8 @@ def carry_out(
     problems: Problems,
     unreadable: set[str],
 ) -> Iterator[ThreadRef]:
-    """Discard and admit waiting threads as decided, and yield the admitted ones. A thread that cannot be read is added
-    to `unreadable`, so that it does not block others."""
+    """Discard and admit waiting threads as `verdict` says, and yield the admitted ones. A thread that cannot be read is
+    added to `unreadable`, so that it does not block others."""
     by_name = {one.thread: one for one in waiting}
     for name in (*verdict.discard, *verdict.admit):
         one = by_name[name]
@@ -337,8 +336,8 @@ def release(store: Store, slot: Slot) -> None:
 
 
 def count_crash(store: Store, seen: ThreadRef, reason: str, *, is_loss: bool = False) -> ThreadRef | None:
-    """Record that a step died, or was lost with the service. Its thread can run again, or waits for a person after too
-    many crashes. Return None if the thread has moved since `seen` was read."""
+    """Record that the process of a step died, or was lost with the service. The thread can run again, or waits for a
+    person after too many crashes. Return None if the thread has moved since `seen` was read."""
     state, count = state_after_crash(seen.state, reason, is_loss=is_loss)
     events: dict[str, JsonObject] = {"crashed": {"reason": reason, "count": count}}
     if state.is_over:
@@ -367,8 +366,8 @@ def suspend(store: Store, seen: ThreadRef, reason: str) -> ThreadRef | None:
 
 
 def lay_down(store: Store, seen: ThreadRef) -> ThreadRef | None:
-    """Make an interrupted thread idle again. It keeps its slot, and no crash is counted. Return None if the thread has
-    moved since `seen` was read."""
+    """Make an interrupted thread idle again. The thread keeps its slot, and no crash is counted. Return None if the
+    thread has moved since `seen` was read."""
     return _move_admitted(store, seen, seen.state.move_to(Status.IDLE), {})
 
 

@@ -1,9 +1,9 @@
 """Decide what becomes of a thread that has a slot, after its step's process has ended or when its state is unknown.
 
 The store decides. `settle` follows a step whose process this service or machine started. `take_up` is for a thread
-whose state is unknown, when the service starts or after an error. If the process of a step died, that is recorded, and
-the thread can continue: its next step resumes the agent's session from the note of the attempt. Another process might
-have taken the thread in the meantime, so changes apply only if the thread is still as it was read.
+whose state is unknown, when the service starts or after an error. If the process of a step died, the crash is recorded,
+and the thread can continue: its next step resumes the agent's session from the note of the attempt. Another
+process might have taken the thread in the meantime, so changes apply only if the thread is still as it was read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rolecall.threads.state import Status, ThreadRef, read_note, read_thread
 
 Finding = Literal["ready", "held", "lost", "gone"]
 """`ready`: the thread can take its next step. `held`: a living process might be running the thread. `lost`: the process
-that ran the thread is gone. `gone`: the thread does not need its slot, which is free now."""
+that ran the thread is gone. `gone`: the thread no longer needs its slot, which is free now."""
 
 
 class Settled(NamedTuple):
@@ -36,7 +36,7 @@ class Settled(NamedTuple):
     is_taken: bool = False
     """Whether the thread has a new step."""
     is_over: bool = False
-    """Whether the thread does not need its slot, because it has ended or is waiting."""
+    """Whether the thread no longer needs its slot, because it has ended or is waiting."""
     is_news: bool = False
     """Whether the outcome belongs in the log."""
     is_trouble: bool = False
@@ -69,13 +69,13 @@ def settle(store: Store, slot: Slot, ended: WorkerExit, *, head: str) -> Settled
         left = queue.lay_down(store, ref)
     if (
         "error" in report
-    ):  # another process has the thread, the disk is full, or the server was away for too long
+    ):  # another process has the thread, the disk is full, or the database could not be reached
         return Settled("had trouble", report["message"], is_trouble=True)
     return Settled("was interrupted", head=left.head if left is not None else "")
 
 
 async def take_up(store: Store, slot: Slot) -> Settled:
-    """Find out whether a thread can continue. If the process that ran the thread is gone, record that first."""
+    """Find out whether a thread can continue. If the process that ran the thread is gone, first record the loss."""
     finding, ref = examine(store, slot)
     if ref is None or finding == "gone":
         return _explain_end(ref)
@@ -99,7 +99,7 @@ def examine(store: Store, slot: Slot) -> tuple[Finding, ThreadRef | None]:
 
 
 async def count_loss(store: Store, seen: ThreadRef) -> Settled:
-    """Record that the process that ran a thread is gone, and end the processes that it has left on this host."""
+    """Record that the process that ran a thread is gone, and end the processes that it left on this host."""
     lease = seen.state.lease
     # In a fleet, another machine on this host might have the thread by now, unless the lease names this host.
     if isinstance(store.backend, SqliteBackend) or lease.get("host") == holder.process(os.getpid())["host"]:

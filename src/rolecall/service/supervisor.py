@@ -275,7 +275,7 @@ class Supervisor:
         await self._follow(held, recovery.take_up(self.store, held.slot))
 
     async def _follow(self, held: _Held, work: Coroutine[Any, Any, Settled]) -> None:
-        """Do what has to be done for a thread, and act on the outcome."""
+        """Run `work` for a thread and act on its outcome."""
         name = held.slot.thread
         try:
             settled = await work

@@ -251,7 +251,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
 
 
 def parse(text: str, path: str) -> Settings:
-    """Return the settings in a text. If the text is no YAML mapping, raise `UsageError` with every problem in it."""
+    """Return the settings in a text. If the text is not a YAML mapping, raise `UsageError` with every problem in it."""
     if not text.strip():
         return {}
     try:

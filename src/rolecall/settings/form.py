@@ -58,7 +58,7 @@ class Reading:
         *,
         hides_texts: bool = False,
     ) -> None:
-        """`root` has the places of all parts; a function that returns it is called only if there is a problem. With
+        """`root` has the places of all parts; a function in its place is called only if there is a problem. With
         `hides_texts`, problems show no text from the document, because it might be a secret in the wrong place."""
         self.problems = list(problems)
         self.hides_texts = hides_texts
@@ -554,8 +554,7 @@ def parse_json(text: str) -> tuple[Any, bool]:
 def load_value(
     form: Form[T], value: Any, *, source: str = "", path: Path = (), hides_texts: bool = False
 ) -> Loaded[T]:
-    """Read a value that comes from no text. Unlike those of `load`, its problems name paths, starting with `path`,
-    instead of lines."""
+    """Read a value that was not parsed from a text. Problems name paths, which begin with `path`, instead of lines."""
     reading = Reading(YamlNode(None, Position(source, 1, 1)), hides_texts=hides_texts)
     read = form.read(value, At(reading, path))
     return Loaded(None if isinstance(read, Unreadable) else read, tuple(reading.problems))

@@ -98,7 +98,7 @@ def refusal(what: str, problems: Iterable[Problem]) -> UsageError:
 
 
 def unreadable(source: str, problems: Sequence[Problem]) -> UsageError:
-    """Return the error for a text whose value cannot be read. A single problem needs no list."""
+    """Return the error for a text whose value cannot be read. A single problem is reported without a list."""
     if problems[1:]:
         return refusal(source, problems)
     return UsageError(f"{problems[0].place}: {problems[0].message}", hint=problems[0].hint)
@@ -180,8 +180,9 @@ def read(
 
 
 def read_json_places(text: str, *, source: str) -> Document:
-    """Read the places of all parts of a JSON text, and find keys that are given twice. Escapes, which YAML does not
-    have in the same form, are replaced, so the values differ, and a key with an escape has the place around it."""
+    """Read the places of all parts of a JSON text, and find keys that are given twice. Escapes, which YAML
+    writes differently, are replaced by dots. The values therefore differ, and a key with an escape has the place of
+    the object around it."""
     same_length = re.sub(r"\\(?:u[0-9a-fA-F]{4}|.)", lambda escape: "." * len(escape[0]), text)
     return read(same_length.replace("\t", " "), source=source, max_bytes=4 * len(text))
 

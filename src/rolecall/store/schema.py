@@ -120,7 +120,7 @@ class SchemaProblem(NamedTuple):
     message: str
     """What is wrong, beginning with the path."""
     unknown_keyword: str = ""
-    """The keyword, if it is not an accepted one."""
+    """The keyword that is not accepted, if that is the problem."""
 
 
 def refusal(messages: list[str]) -> InvalidSchema:
@@ -140,13 +140,13 @@ def problems_of(schema: Any) -> list[SchemaProblem]:
         return problems
     try:
         _validator(schema)
-    except ValueError as exc:  # the first problem, and an invalid regular expression has no path in it
+    except ValueError as exc:  # names only the first problem, and no path for an invalid regular expression
         return list(_invalid_values(schema, ())) or [SchemaProblem((), str(exc))]
     return []
 
 
 def _invalid_values(schema: Schema, path: tuple[str | int, ...]) -> Iterator[SchemaProblem]:
-    """Yield the problems that only the validator finds, by giving it each keyword alone."""
+    """Yield the problems that only the validator finds, by giving each keyword alone to the validator."""
     for keyword, value in schema.items():
         alone: list[tuple[tuple[str, ...], Schema]] = []
         if keyword == "patternProperties":

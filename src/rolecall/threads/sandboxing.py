@@ -62,8 +62,8 @@ def check_role(
 
 
 def describe_use(sandbox: Sandbox | None, words: Collection[str], policy: Policy | None) -> SandboxUse | None:
-    """Return what a step records: the rules and how they were enforced. Return None if no sandbox was requested,
-    switched off or applied."""
+    """Return what a step records: the rules and how they were enforced. Return None if a sandbox was neither
+    requested nor switched off nor applied."""
     if sandbox is not None and sandbox.is_off:
         return {"rules": describe_sandbox(sandbox)}
     if policy is not None:

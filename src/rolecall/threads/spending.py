@@ -132,7 +132,7 @@ class SpendingCount(TypedDict):
 
     since: int
     threads: int
-    """The number of threads that somebody started."""
+    """The number of threads, without those that play a role of another thread or are members of a group."""
     completed: int
     left: int
     """The number of threads that remain for the next call."""

@@ -68,7 +68,7 @@ class FolderReport(StoredFolder, FolderFindings):
 
 
 class ThreadFacts(TypedDict):
-    """What a list says about a thread, apart from what continues it. Times are in milliseconds."""
+    """What a list says about a thread, apart from the action that continues it. Times are in milliseconds."""
 
     workflow: str | None
     """The id of the workflow's version."""
@@ -85,9 +85,9 @@ class ThreadFacts(TypedDict):
     folders: dict[str, StoredFolder]
     """The thread's own folders, by kind."""
     until: NotRequired[int]
-    """When the provider's limit ends for which the thread waits."""
+    """The time at which the provider's limit ends, if the thread waits for that."""
     parent: NotRequired[ThreadId | None]
-    """The thread of whose group this thread is a member."""
+    """The thread whose group this thread is a member of."""
     member: NotRequired[int]
 
 
@@ -96,7 +96,7 @@ class ThreadEntry(ThreadFacts, Continuation):
 
 
 class SetAsideThread(ThreadEntry):
-    """A thread whose work could not be merged, with the reason why."""
+    """A thread whose work could not be merged, with the reason."""
 
     branch: NotRequired[str]
     """The branch that contains the work."""
@@ -150,9 +150,9 @@ class MemberDetails(TypedDict, total=False):
     branch: str
     """The branch of the member's worktree."""
     reason: str
-    """Why the member is not done, or what is to be known about its merge."""
+    """Why the member is not done, or a remark on the merge of its work."""
     until: int
-    """When the provider's limit ends for which the member waits."""
+    """The time at which the provider's limit ends, if the member waits for that."""
     conflict: MergeConflict
 
 
@@ -190,7 +190,7 @@ class GroupCounts(TypedDict):
     waiting: NotRequired[int]
     open: NotRequired[int]
     until: NotRequired[int]
-    """When the first provider's limit ends for which a member waits."""
+    """The time at which the first provider's limit ends, if members wait for that."""
 
 
 class GroupAtWork(TypedDict, total=False):
@@ -259,7 +259,7 @@ class ReusedStep(TypedDict):
 
 @final
 class AttemptEntry(TypedDict):
-    """A failed attempt at a step. Lists leave out the keys after `durationMs`."""
+    """A failed attempt at a step. In lists of attempts, the keys after `durationMs` are missing."""
 
     id: str
     role: str
@@ -318,7 +318,7 @@ class IntactFacts(GroupAtWork, total=False):
 
 
 class SummaryFacts(ThreadFacts, IntactFacts):
-    """The state of a thread, apart from what continues it."""
+    """The state of a thread, apart from the action that continues it."""
 
     done: bool
     background: None
@@ -481,7 +481,7 @@ class StepDifference(TypedDict):
 
 
 class ThreadDifference(TypedDict):
-    """Where two threads part, and how they differ from there."""
+    """Where two threads diverge, and how they differ from there on."""
 
     threads: list[ThreadId]
     common: str | None

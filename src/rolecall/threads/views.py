@@ -114,7 +114,7 @@ def totals(store: Store, ref: ThreadRef) -> ThreadUsage:
 
 
 def _read_usage(totals: JsonObject, *, with_roles: bool = False) -> ThreadUsage:
-    """Return the totals that a step stores, in their order."""
+    """Return the totals that a step stores, in their stored order. `with_roles` includes those of each role."""
     used: ThreadUsage = {}
     for key, value in totals.items():
         if key in LIMITS:

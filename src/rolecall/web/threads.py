@@ -102,7 +102,7 @@ OnwardButton = TypedDict("OnwardButton", {"continue": str | None})
 
 
 class ListedThread(ThreadFacts, OnwardButton):
-    """A thread in a list of the page."""
+    """A thread in one of the page's lists."""
 
     used: ThreadUsage
 

@@ -243,7 +243,7 @@ def find_version(store: Store | None, name: str, wanted: str, *, current: str = 
     if not chosen:
         listed = ", ".join(dict.fromkeys(f"{name}@{one.version or one.node}" for one in known[:5]))
         raise NotFound(
-            f"the workflow {name!r} has no version {wanted!r}{f', but {listed}' if listed else ''}",
+            f"the workflow {name!r} has no version {wanted!r}{f' (newest versions: {listed})' if listed else ''}",
             hint=Hint("Put versions under their name, and list them", "workflow_history", workflow=name),
         )
     return chosen[0]

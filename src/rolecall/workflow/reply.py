@@ -33,7 +33,7 @@ MAX_BLOCKS = 64
 MAX_LINES = 100_000
 """The maximum number of lines. Very many short lines would take many times their size in memory."""
 _LONGEST_REASON = 400
-"""The number of characters that are shown of why frontmatter cannot be read."""
+"""The maximum length of the reason why frontmatter cannot be read, in characters."""
 
 
 class ParsedReply(NamedTuple):

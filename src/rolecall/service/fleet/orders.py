@@ -35,7 +35,7 @@ _POLL = 0.1
 _QUIET = 60.0
 """Seconds before the same log message is repeated."""
 _IDS_AT_ONCE = 16
-"""How many ids one query looks up. A query for a prefix of the ids could not use the index of the table."""
+"""The number of ids in one query. A query for a prefix of the ids could not use the table's index."""
 OPEN = ["ENQUEUED", "PENDING"]
 """The states of orders that are not over."""
 _OVER = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]

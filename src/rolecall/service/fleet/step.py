@@ -1,4 +1,4 @@
-"""The steps on one machine: each in its own process, and how long it can run.
+"""Take the steps of one machine, each in its own process, and end those that run out of time.
 
 A step whose lease can no longer be renewed is ended, without the database, before another machine can take the thread.
 """
