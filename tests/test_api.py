@@ -293,6 +293,18 @@ def test_words_continue_a_thread_whoever_waits_for_them(rc: rolecall.Rolecall) -
     assert (last.output, last.body) == ({"status": "ship"}, "the tests are green.")
 
 
+def test_words_for_another_head_have_no_effect(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    with rolecall.open(str(tmp_path / "store.db"), folder=tmp_path) as rc:
+        thread = rc.talk("Hello", agent="command:true")
+        thread.kill()
+        with pytest.raises(rolecall.RolecallError, match="has moved on"):
+            thread.say("[plan] Use SQLite?", head="0000000000000")
+        assert thread.next is None and not (tmp_path / ".nexus").exists()
+        thread.say("[plan] Use SQLite?", head=thread.head)
+        assert (tmp_path / ".nexus").exists()
+
+
 def test_words_reach_the_member_that_waits(rc: rolecall.Rolecall) -> None:
     judges = Role.times(2, Role("human", "Say it.", VERDICT))
     judged = Workflow("judged", {"judges": judges}, lambda context: END if context.steps else "judges")
@@ -818,7 +830,7 @@ def test_a_program_installs_in_a_host_and_uninstalls(machine: Path) -> None:
 
 
 def test_only_a_project_in_a_git_repository_can_exclude_files(machine: Path) -> None:
-    with pytest.raises(UsageError, match="exclude needs a project in a git repository"):
+    with pytest.raises(UsageError, match="only in a git repository"):
         rolecall.Project(machine.parent).install("claude", exclude=True)
     with pytest.raises(UsageError, match="is your home, not a project"):
         rolecall.Project(machine.parent / "user").install("claude")

@@ -506,7 +506,6 @@ def test_what_has_ended_stays_ended_and_only_its_slot_goes(hall: Hall, ended: Wo
     ("ended", "status", "line", "event"),
     [
         (killed("t"), "idle", "crashed: its worker was ended by SIGKILL", "crashed"),
-        (WorkerExit(None, None, token="t"), "idle", "crashed: its worker was lost", "crashed"),
         (killed("t", is_stopped=True), "idle", "was interrupted", ""),
         (WorkerExit({}, token="t"), "idle", "was interrupted", ""),
         (WorkerExit(FULL, token="t"), "idle", "had trouble: the disk is full", ""),
@@ -527,7 +526,32 @@ def test_the_end_of_the_process_that_had_a_thread_decides_how_the_thread_goes_on
     assert settled.is_trouble == (ended.report == FULL)
     assert settled.head == ("" if settled.is_over or settled.is_trouble else head)
     service = hall.ref(name).state["service"]
-    assert ("crashes" in service, "losses" in service) == (ended.code == -9 and event != "", "lost" in line)
+    assert ("crashes" in service) == (event == "crashed") and "losses" not in service
+
+
+def test_a_worker_that_was_lost_is_counted_once_it_is_gone(hall: Hall) -> None:
+    name = hall.enter()
+    slot, head = hall.admit(name), hall.seen(name).head
+    lost = WorkerExit(None, None, token="t")
+    run_by(hall, name, "t", pid=os.getpid())
+    before = hall.ref(name)
+    settled = recovery.settle(hall.store, slot, lost, head=head)
+    assert settled.is_trouble and settled.reason.startswith(f"process {os.getpid()} on ")
+    assert hall.ref(name) == before
+    run_by(hall, name, "t", pid=2**22 + 1)
+    assert recovery.settle(hall.store, slot, lost, head=head).line == "crashed: its worker was lost"
+    assert hall.ref(name).state["service"]["losses"] == 1
+
+
+def test_a_death_that_another_machine_has_counted_is_not_counted_again(hall: Hall) -> None:
+    name = hall.enter()
+    slot, head = hall.admit(name), hall.seen(name).head
+    run_by(hall, name, "t", pid=2**22 + 1)
+    asyncio.run(recovery.count_loss(hall.store, hall.seen(name)))
+    before = hall.ref(name)
+    settled = recovery.settle(hall.store, slot, killed("t"), head=head)
+    assert (settled.line, settled.head) == ("went on", head)
+    assert hall.ref(name) == before and hall.events(name) == ["queued", "started", "crashed"]
 
 
 @pytest.mark.parametrize("ended", [killed("t"), killed(), WorkerExit({}), WorkerExit(REFUSED)])
@@ -546,16 +570,19 @@ def test_a_thread_that_another_process_has_taken_is_left_to_that_process(
     assert hall.ref(name) == before
 
 
-@pytest.mark.parametrize("ended", [killed("t"), WorkerExit({}, token="t")])
+@pytest.mark.parametrize(
+    ("ended", "line"),
+    [(killed("t"), "went on: its worker was ended by SIGKILL"), (WorkerExit({}, token="t"), "went on")],
+)
 def test_the_death_of_a_process_that_has_stored_its_step_is_not_a_crash(
-    hall: Hall, ended: WorkerExit
+    hall: Hall, ended: WorkerExit, line: str
 ) -> None:
     name = hall.enter()
     slot, seen = hall.admit(name), hall.seen(name)
     step = hall.store.put_text("a step")
     hall.store.move(seen.ref.name, seen.ref, step, seen.ref.state)
     settled = recovery.settle(hall.store, slot, ended, head=seen.head)
-    assert (settled.line, settled.head, settled.is_taken) == ("went on", step, True)
+    assert (settled.line, settled.head, settled.is_taken) == (line, step, True)
     assert hall.events(name) == ["queued", "started"]
 
 

@@ -129,7 +129,7 @@ def test_problems_of_json_have_lines_and_columns_and_come_at_once() -> None:
     assert [(one.line, one.column) for one in found] == [(2, 16), (2, 32), (3, 8), (3, 12), (3, 20)]
     assert "given twice" in found[4].message
     (broken,) = form.load_json(JOBS, '{\n "jobs": NaN, }', source="j.json").problems
-    assert str(broken) == "j.json:1:1: error: not valid JSON: NaN is not a JSON value"
+    assert str(broken) == "j.json: error: not valid JSON: NaN is not a JSON value"
     (broken,) = form.load_json(JOBS, '{\n "jobs": }', source="j.json").problems
     assert str(broken) == "j.json:2:10: error: not valid JSON: Expecting value"
 

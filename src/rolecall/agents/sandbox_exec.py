@@ -613,7 +613,8 @@ def reap(program: int, outer: int | None) -> "NoReturn":
             for number in (1, 2):
                 posix.close(number)
             _signal.signal(_signal.SIGALRM, lambda *_, code=code: posix._exit(code))
-            _signal.setitimer(_signal.ITIMER_REAL, LINGER)
+            # The alarm repeats, because `wait` does not notice one that comes just before it.
+            _signal.setitimer(_signal.ITIMER_REAL, LINGER, LINGER)
 
 
 def forward(listener: "Any", path: str) -> None:

@@ -194,12 +194,12 @@ class Project:
         found = setup.project_setup(self.folder, is_removal=True)
         return installation.uninstall(host, found, force=force, is_dry=is_dry)
 
-    def note_handed_over(self, thread: str, store: str, *, problem: str = "") -> None:
+    def notify_host(self, thread: str, store: str, *, problem: str = "") -> None:
         """Let the hooks of a host notify its model when a thread ends, with the `problem` if the thread could not be
         run. `store` is the address of the thread's store."""
         handed_over.note(self.folder, thread, store, problem=problem)
 
-    def forget_handed_over(self, thread: str) -> bool:
+    def cancel_notice(self, thread: str) -> bool:
         """Cancel the notification of the model about a thread's end. Return whether one was pending."""
         return handed_over.forget(self.folder, thread)
 

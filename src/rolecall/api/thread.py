@@ -567,15 +567,14 @@ class Thread:
         """
         if not text.strip():
             raise UsageError("nothing was said", hint="Write what the role needs to know.")
+        self._ref_at(head)
         if (asked := self.asking) is not self:
-            self._ref_at(head)
             asked.say(text, by=by, is_run_here=is_run_here)
             return self.resume(is_run_here=is_run_here) if self.state.asks else self
         if self.state.name == conversation.WORKFLOW:
             heard = conversation.receive(self.state.cwd or self.rolecall.folder, self.id, text)
             self.notice, text = heard.notice, conversation.attach(text, heard.context)
         if self.has_ended:
-            self._ref_at(head)
             return self._follow_up(text, by, is_run_here)
         question = self.question()
         due, role = question.due, question.role

@@ -200,6 +200,7 @@ def preset_agents() -> list[Cast]:
 
 def find_agents(names: Collection[str], place: DoctorPlace) -> dict[str, AgentFinding]:
     """Check known agents without asking for their flags. Without `names`, check those that are programs."""
+    names = (names,) if isinstance(names, str) else names
     known = {cast.name: cast for cast in known_agents()}
     if not known.keys() >= set(names):
         known |= {cast.name: cast for cast in preset_agents()}

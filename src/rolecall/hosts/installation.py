@@ -132,7 +132,7 @@ def install(
     file = git_exclude.find(setup.project) if setup.project else None
     if exclude and file is None:
         hint = Hint("Leave it out, or name another project", "name_project")
-        raise UsageError("exclude needs a project in a git repository", hint=hint)
+        raise UsageError("files can be kept out of git only in a git repository", hint=hint)
     is_excluded = file is not None and (exclude or (exclude is None and git_exclude.has_block(file, host)))
     if file is not None and is_excluded:
         changes.append(git_exclude.with_block(file, host, setup.project, paths))

@@ -157,11 +157,11 @@ def _run(place: ToolContext, caller: Caller, thread: Thread, *, wait: bool, deta
     if not wait:
         # Record the thread before it runs, because the thread can end at once.
         project = Project(place.project)
-        project.note_handed_over(thread.id, config.full_store_address(place.store))
+        project.notify_host(thread.id, config.full_store_address(place.store))
         assigned = _runner(place).carry_on(thread)
         shown = {**_brief(thread.entry()), "runs": assigned.runs}
         if assigned.runs == "nobody":
-            project.forget_handed_over(thread.id)
+            project.cancel_notice(thread.id)
             return {**shown, **({"problem": assigned.problem} if assigned.problem else {})}
         return {
             **shown,
@@ -185,7 +185,7 @@ def _runner(place: ToolContext) -> ThreadRunner:
     address, project = config.full_store_address(place.store), Project(place.project)
     return ThreadRunner(
         place.store,
-        tell=lambda thread, problem: project.note_handed_over(thread, address, problem=problem),
+        tell=lambda thread, problem: project.notify_host(thread, address, problem=problem),
     )
 
 
@@ -226,7 +226,7 @@ def wait_for_thread(
                 break
             cancelled.wait(min(_GLANCE, max(0.0, until - monotonic())))
         if is_over and place.agent is None and not place.restrictions:
-            Project(place.project).forget_handed_over(found.id)  # this reply already reports the end
+            Project(place.project).cancel_notice(found.id)  # this reply already reports the end
         failed = {"problem": problem} if problem else {}
         return {**_show(found, detail=detail), "isOver": is_over, **failed}
 

@@ -54,9 +54,16 @@ def settle(store: Store, slot: Slot, ended: WorkerExit, *, head: str) -> Settled
     report, is_taken = ended.report or {}, ref is not None and ref.head != head
     if ref is None or finding == "gone":
         return _explain_end(ref)._replace(is_taken=is_taken)
-    is_ours = ref.state.lease.get("token", "") == ended.token != ""
-    if is_taken or (finding != "ready" and not is_ours):
-        return Settled("went on", head=ref.head if finding == "ready" else "", is_taken=is_taken)
+    head = ref.head if finding == "ready" else ""
+    if is_taken:
+        reason = (
+            "" if ended.is_stopped else ended.cause if ended.report is None else report.get("message", "")
+        )
+        return Settled("went on", reason, head, is_taken=True, is_news=reason != "")
+    if ref.state.lease.get("token", "") != ended.token:
+        return Settled("went on", head=head)
+    if ended.report is None and ended.code is None and finding == "held":
+        return _wait_for_holder(ref)
 
     # The process ended without a step, and nobody else has the thread.
     if ended.report is None and not ended.is_stopped:
@@ -67,9 +74,8 @@ def settle(store: Store, slot: Slot, ended: WorkerExit, *, head: str) -> Settled
     left: ThreadRef | None = ref
     if finding != "ready":
         left = queue.lay_down(store, ref)
-    if (
-        "error" in report
-    ):  # another process has the thread, the disk is full, or the database could not be reached
+    # Another process has the thread, the disk is full, or the database could not be reached.
+    if "error" in report:
         return Settled("had trouble", report["message"], is_trouble=True)
     return Settled("was interrupted", head=left.head if left is not None else "")
 
@@ -80,7 +86,7 @@ async def take_up(store: Store, slot: Slot) -> Settled:
     if ref is None or finding == "gone":
         return _explain_end(ref)
     if finding == "held":
-        return Settled("is held", f"{holder.describe(ref.state.lease)} runs it", is_trouble=True)
+        return _wait_for_holder(ref)
     return Settled("is idle", head=ref.head) if finding == "ready" else await count_loss(store, ref)
 
 
@@ -118,6 +124,10 @@ def _count_crash(store: Store, seen: ThreadRef, reason: str, *, is_loss: bool) -
     if moved.state.is_over:
         return _explain_end(moved)
     return Settled("crashed", reason, head=moved.head, is_news=True)
+
+
+def _wait_for_holder(ref: ThreadRef) -> Settled:
+    return Settled("is held", f"{holder.describe(ref.state.lease)} runs it", is_trouble=True)
 
 
 def _explain_end(ref: ThreadRef | None) -> Settled:

@@ -26,7 +26,7 @@ from rolecall.settings import notify
 
 _KEPT = 4_000
 """How many bytes are kept from the end of what a step's own process prints."""
-GRACE = 5.0
+_GRACE = 5.0
 """Seconds between asking a step to stop and killing it."""
 _START_PATIENCE = 60.0
 _IDLE_SECONDS = 5.0
@@ -43,7 +43,7 @@ class WorkerExit(NamedTuple):
     output: str = ""
     """The end of the output of the process."""
     token: str = ""
-    """The token of the step's lease, or empty if the step had no lease."""
+    """The token of the lease that the step still held, or empty."""
     is_stopped: bool = False
     """Whether the process died after it was asked to stop."""
 
@@ -110,7 +110,7 @@ class Worker:
         """Whether the worker can take another step: its last one succeeded and released the thread."""
         return self._report == {} and not (self._has_lease or self.is_stopping or self.has_ended)
 
-    def stop(self, *, grace: float = GRACE) -> None:
+    def stop(self, *, grace: float = _GRACE) -> None:
         """Ask the worker to stop, and kill it if it does not stop within `grace` seconds."""
 
         async def end() -> None:
@@ -146,7 +146,7 @@ class Worker:
             else:
                 if kind == "lease":
                     self._has_lease = bool(value)
-                    self._token = value["token"] if value else self._token
+                    self._token = value["token"] if value else ""
                 self._heard(kind, value)
 
     def _keep(self, data: bytes) -> None:

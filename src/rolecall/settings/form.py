@@ -517,12 +517,12 @@ def load_json(form: Form[T], text: str, *, source: str) -> Loaded[T]:
     try:
         value, has_repeats = parse_json(text)
     except ValueError as error:
-        line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
+        line, column = getattr(error, "lineno", 0), getattr(error, "colno", 0)
         message = f"not valid JSON: {getattr(error, 'msg', error)}"
         return Loaded(None, (Problem("error", message, source, line, column),))
 
     def find_places() -> YamlNode:
-        return yaml12.read_json_places(text, source=source).node or YamlNode(None, Position(source, 1, 1))
+        return yaml12.read_json_places(text, source=source).node or YamlNode(None, Position(source, 0, 0))
 
     problems = yaml12.read_json_places(text, source=source).problems if has_repeats else ()
     reading = Reading(find_places, problems)

@@ -25,15 +25,7 @@ from rolecall.store.store import Draft, Store
 from rolecall.threads import killing, lifecycle, thread, workfolder
 from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.commit import Outcome, commit, settle
-from rolecall.threads.group import (
-    Amounts,
-    Decision,
-    Fate,
-    GroupProgress,
-    fate_of,
-    load_progress,
-    plan,
-)
+from rolecall.threads.group import Amounts, Decision, Fate, GroupProgress, fate_of, load_progress, plan
 from rolecall.threads.lease import Held
 from rolecall.threads.loaded_thread import count_steps_for, suggest_more
 from rolecall.threads.member_files import MemberFiles, note_result

@@ -58,7 +58,7 @@ class Dispatcher:
     """Whether the last sweep found threads with slots."""
     lease_ends_at: int | None = None
     """When the first of the leases that the last sweep found ends."""
-    _unreadable: set[str] = field(default_factory=set)
+    unreadable: set[str] = field(default_factory=set)
     """Waiting threads that cannot be read from the store. They do not block others."""
 
     # -- deciding --
@@ -74,7 +74,7 @@ class Dispatcher:
             with self.backend.alone("admission"):
                 now = self.store.now()
                 state = queue.read_state(
-                    self.store, self.policy, now=now, agent_of=self.agent_of, without=self._unreadable
+                    self.store, self.policy, now=now, agent_of=self.agent_of, without=self.unreadable
                 )
                 verdict = decide(self.policy, state, now)
                 entered = queue.carry_out(
@@ -85,12 +85,12 @@ class Dispatcher:
                     now=now,
                     log=self.log,
                     problems=self.problems,
-                    unreadable=self._unreadable,
+                    unreadable=self.unreadable,
                 )
                 admitted |= {slot_name(ref.state.name, ref.id) for ref in entered}
             if verdict.look_again_at is not None:
                 times.append(verdict.look_again_at)
-            if self._unreadable & {*verdict.admit, *verdict.discard}:
+            if self.unreadable & {*verdict.admit, *verdict.discard}:
                 times.append(now)  # other threads can take their places
 
         if admitted:  # no rate is checked, because the first calls were counted at admission
@@ -130,13 +130,15 @@ class Dispatcher:
     # -- ordering --
 
     def _room(self) -> Room:
-        slots = []
+        slots, damaged = [], set()
         for slot in queue.read_refs(self.store, "slot/"):
+            thread = slot.name.rpartition("/")[2]
+            self.problems.note(slot.name, "" if slot.version else f"the slot of {thread} cannot be read")
             if slot.version:
                 slots.append(slot)
             else:
-                self.problems.note(slot.name, f"{slot.name} cannot be read")
-        return Room(machines.list_machines(self.store), slots)
+                damaged.add(thread)
+        return Room(machines.list_machines(self.store), slots, damaged)
 
     def _plan(self, slots: Sequence[Ref], room: Room) -> dict[str, tuple[Ref, ThreadRef, Need]]:
         """Return the threads with slots whose next step a machine can take, and what that step needs."""
@@ -188,16 +190,19 @@ class Dispatcher:
         named = {slot.state["order"] for slot in room.slots if "order" in slot.state}
         # The id of a recent order might not have been written to its slot yet.
         given = self.orders.open_orders(before=self.store.now() - min(self.lease_ms, _NAMED_MS))
-        self.orders.cancel(order for order in given if order not in named)
+        kept = {order for order in given if order.partition(":")[0] in room.damaged}
+        self.orders.cancel(order for order in given if order not in named | kept)
         statuses = self.orders.find_statuses(named)
         lost = []
         for slot in room.slots:
+            name = slot.name.rpartition("/")[2]
             try:
                 lost += [slot] if self._is_lost(slot, statuses, room) else []
+                self.problems.note(name, "")
             except Conflict:
                 pass  # a slot moves if some process is working on it
             except Damaged as error:
-                self.problems.note_unreadable(slot.name.rpartition("/")[2], error)
+                self.problems.note_unreadable(name, error)
         return self._step(lost, room) if lost else Admission()
 
     def _is_lost(self, slot: Ref, statuses: Mapping[str, WorkflowStatus], room: Room) -> bool:
@@ -249,8 +254,12 @@ class Dispatcher:
 class Room:
     """Knows which machines have room for another step."""
 
-    def __init__(self, found: Sequence[machines.FleetMember], slots: Sequence[Ref]) -> None:
+    def __init__(
+        self, found: Sequence[machines.FleetMember], slots: Sequence[Ref], damaged: Container[str] = ()
+    ) -> None:
         self.slots = slots
+        self.damaged = damaged
+        """The threads whose slots cannot be read."""
         self._machines = {one.executor: one for one in found if one.is_alive}
         self._of = {slot.name: slot.state.get("machine", "") for slot in self.slots}
 

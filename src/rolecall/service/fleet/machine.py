@@ -401,7 +401,9 @@ class Machine:
 
         def describe() -> JsonObject:
             store = self._reach.new_store()
-            return queue.describe(store, self.policy, agent_of=self._agent_of(store))
+            return queue.describe(
+                store, self.policy, agent_of=self._agent_of(store), without=self._dispatcher.unreadable
+            )
 
         return {
             "queued": {},
