@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rolecall.errors import UsageError
@@ -149,6 +149,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@example({"name": "x", "tags": ""})
 @given(st.dictionaries(st.sampled_from(["name", "title", "retries", "mode", "tags", "on", "x"]), VALUES))
 @settings(max_examples=300, deadline=None)
 def test_the_json_schema_accepts_what_the_form_accepts(job: dict[str, Any]) -> None:

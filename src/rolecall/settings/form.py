@@ -286,7 +286,7 @@ class ListOf(Form[tuple[T, ...]]):
         schema: Schema = {"type": "array", "items": self.item.schema()}
         if self.least:
             schema["minItems"] = self.least
-        return {"anyOf": [{"type": "string"}, schema]} if self.allow_single else schema
+        return {"anyOf": [{**self.item.schema(), "type": "string"}, schema]} if self.allow_single else schema
 
 
 class MapOf(Form[dict[str, T]]):
