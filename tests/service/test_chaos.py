@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from processes import gone
 from servicestage import Bell, Service, done
 
 from rolecall.threads import thread
@@ -129,6 +130,10 @@ class Chaos:
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for (
+            pid
+        ) in pids:  # until then a killed zygote's workers could take steps of threads that were not looked at
+            gone(pid)
         return True
 
     def can_hit(self, name: str) -> bool:
