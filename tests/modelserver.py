@@ -75,6 +75,11 @@ class When:
     substring: str
     item: Plain
     is_once: bool = True
+    without: str = ""
+    """A text that the body must not hold."""
+
+    def fits(self, text: str) -> bool:
+        return self.substring in text and not (self.without and self.without in text)
 
 
 Item = Plain | When
@@ -172,7 +177,7 @@ class ModelServer:
             self.requests.append(request)
 
     def _item(self, request: Request) -> Plain:
-        found = next((item for item in self._matched if item.substring in request.text), None)
+        found = next((item for item in self._matched if item.fits(request.text)), None)
         if found is not None:
             if found.is_once:
                 self._matched.remove(found)

@@ -313,12 +313,14 @@ def test_the_work_of_other_agents_is_counted_and_the_last_of_several_results_is_
     stage: Stage, model: ModelServer
 ) -> None:
     model.add(
-        When("LOOK AROUND", Says("I saw it.", prompt_tokens=1000, completion_tokens=100)),
+        When(  # the main turn, which has the words too, may ask first
+            "LOOK AROUND", Says("I saw it.", prompt_tokens=1000, completion_tokens=100), without="MAIN TURN"
+        ),
         Calls("Agent", {"description": "d", "prompt": "LOOK AROUND", "subagent_type": "general-purpose"}),
         "It works in the background.",
         ANSWER,
     )
-    reply = stage.run(claude(), record="background")
+    reply = stage.run(claude(), "MAIN TURN", record="background")
     assert reply.text == ANSWER
     assert reply.usage is not None
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (1030, 115)
